@@ -166,12 +166,12 @@ class LogLoader:
             self.promises = replace(self.promises, unsynced=True)
         # First, second and third pass: finish or undo an interrupted swap.
         self._finish_swaps()
-        self._leave_out_half_rolled()
         for name in bad:
             path = os.path.join(self.directory, name)
             self._set_aside(name, f"{path}: not a regular file; it is rebuilt from the log")
         # The manifest lists segments that must exist.
         self._read_manifest()
+        self._leave_out_half_rolled()
         missing = self._missing()
         if self.writable:
             known = {*self.bases, *(entry.base_offset for entry in missing)}
@@ -219,12 +219,14 @@ class LogLoader:
         """Leave out empty segments that begin inside of the previous one, and remove their files.
 
         A failed roll has made them, and their removal failed too or did not reach the disk; the log
-        continued in the previous segment.
+        continued in the previous segment. If the manifest has that segment, the roll succeeded.
         """
+        ends = {entry.base_offset: entry.next_offset for entry in self.entries}
         left = self.bases[:1]
         for base in self.bases[1:]:
             segment = self.partition.segment(base)
-            if not is_empty(segment) or not reaches(self.partition.segment(left[-1]), base):
+            is_next = ends.get(left[-1], paths.MAX_OFFSET) <= base or not is_empty(segment)
+            if is_next or not reaches(self.partition.segment(left[-1]), base):
                 left.append(base)
             elif self.writable:
                 segment.discard()
