@@ -224,6 +224,7 @@ def resolve(
     if not (only_mount or os.path.isabs(mounted.source)):
         raise fail(f"{first}: this is a kafkafs mount; give its data directory instead")
     if path == mounted.path:
+        note_typed(first, path)
         places = tuple(_place_in(first, word) for word in others)
     else:
         places = tuple(_place_below(mounted, word) for word in words)
@@ -239,6 +240,7 @@ def _place_below(mounted: Mounted, text: str) -> Place:
         )
     from storage.paths import ABOUT, GROUPS
 
+    note_typed(text, path)
     topic, *rest = os.path.relpath(path, mounted.path).split(os.sep)
     if topic not in (ABOUT, GROUPS) and not rest:
         return topic, None

@@ -17,7 +17,7 @@ from kafkafs.cli.records.consume.consumer import Consumer, Rules
 from kafkafs.cli.records.consume.outputs import Command
 from kafkafs.cli.records.consume.positions import GroupPositions
 from kafkafs.cli.records.consume.reader import Limits
-from kafkafs.cli.records.consume.sources import Directories, sources_of
+from kafkafs.cli.records.consume.sources import Directories, Sources
 from tests.fork_server import KAFKAFS
 from tests.mount.consume.conftest import Topic
 from tests.mount.consume.crowd import Crowd
@@ -76,7 +76,7 @@ def own_signals() -> Iterator[None]:
 
 @pytest.mark.usefixtures("own_signals")
 def test_what_is_asked_back_before_it_was_begun_with_is_given_back(topic: Topic) -> None:
-    sources = sources_of([str(topic.path)])
+    sources = Sources(str(topic.mount.path), {topic.name: None})
     directories = Directories(sources)
     positions = GroupPositions(directories, sources, topic.group)
     rules = Rules("values", "start", False, None, Limits(100, 1 << 20), 0.0, "stop")

@@ -171,6 +171,16 @@ def test_paths_of_several_directories(mounted: Place, tmp_path: Path) -> None:
 
 
 @pytest.mark.programs
+def test_a_path_that_does_not_exist(mounted: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """… is printed as it was typed."""
+    monkeypatch.chdir(mounted.path.parent)
+    for words in (["mnt/nope"], ["mnt", "nope"], ["mnt/orders", "mnt/nope"]):
+        done = CliRunner().invoke(main, ["consume", *words])
+        assert (done.exit_code, done.stdout) == (3, "")
+        assert done.stderr == "kafkafs: mnt/nope: No such file or directory\n"
+
+
+@pytest.mark.programs
 def test_a_mount_of_a_directory_whose_path_is_not_ascii(tmp_path: Path) -> None:
     """… is read through the mount: the mount table does not have the directory."""
     place = Place(tmp_path)
