@@ -214,7 +214,12 @@ class Daemon:
         # A signal that the caller has ignored (nohup: SIGHUP) stays ignored, except SIGTERM: only
         # SIGKILL could end the daemon then.
         ends = {number for number in ENDS if signal.getsignal(number) != signal.SIG_IGN}
-        with trio.open_signal_receiver(signal.SIGTERM, *ends) as arrived:
+        ends.add(signal.SIGTERM)
+        for number in ends:
+            # After the session, trio restores this handler: no further signal stops the flushes.
+            # (SIG_IGN would also discard a signal that has come before the session.)
+            signal.signal(number, lambda *_: None)
+        with trio.open_signal_receiver(*ends) as arrived:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._workers.run)

@@ -436,6 +436,17 @@ def test_umount_of_a_busy_mount_names_who_holds_what_and_changes_nothing(place: 
     assert (place.path / "orders/0").read_text() == "hello\n"
 
 
+def test_further_signals_do_not_stop_an_end_in_order(place: Place) -> None:
+    """A terminal that closes, a service manager and an impatient user send several."""
+    with place.foreground() as process:
+        (place.path / "orders").mkdir()
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+            process.send_signal(number)
+        assert process.wait(HANG_S) == 0
+    assert place.was_closed_cleanly()
+    assert mount_table.find(str(place.path)) is None
+
+
 def test_a_directory_that_cannot_be_closed_cleanly(place: Place) -> None:
     with place.foreground() as process:
         (place.path / "orders").mkdir()
