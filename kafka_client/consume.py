@@ -8,13 +8,16 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kafka_client.addresses import HostPort
 from kafka_client.cluster import PAUSE_S, Cluster, Metadata, TopicPartition, may_pass
 from kafka_client.connection import TIMEOUT_S, Connection, in_background
-from kafka_client.errors import BrokerError, ClientError
+from kafka_client.errors import BrokerError, BrokerUnreachable, ClientError
 from kafka_client.fetch import NO_TOPIC_ID, Fetched, Fetcher, Position
+from storage.errors import InvalidConfig, reason_of
+
+_T = TypeVar("_T")
 
 _OFFSET_OUT_OF_RANGE: Final = 1
 # Besides the retriable ones: a topic that the broker has not heard of yet, or not any more.
@@ -140,7 +143,7 @@ class Consumer:
         """Yield what the leaders have sent: nothing if `max_wait_ms` pass without an answer.
 
         The records are valid until the next poll. A partition whose leader cannot be reached for
-        10 seconds has the reason as its error. Errors: OSError, InvalidConfig.
+        10 seconds has the reason as its error.
         """
         end = time.monotonic() + self._max_wait_s
         found: list[Fetched] = []
@@ -244,7 +247,7 @@ class Consumer:
             if future.done():
                 del self._connecting[place]
                 try:
-                    self._fetchers[place].connection = future.result()
+                    self._fetchers[place].connection = _result_of(future)
                 except ClientError as error:
                     yield from self._lose(place, error)
         if self._lookup is not None and self._lookup.metadata.done():
@@ -259,7 +262,7 @@ class Consumer:
         failure: ClientError | None = None
         metadata = Metadata()
         try:
-            metadata = self._metadata = lookup.metadata.result()
+            metadata = self._metadata = _result_of(lookup.metadata)
         except ClientError as error:
             failure = error
         for partition, position in lookup.waiting.items():
@@ -339,6 +342,16 @@ class Consumer:
             return None
         del self._failing[partition]
         return Fetched(partition, memoryview(b""), -1, -1, -1, -1, error=error)
+
+
+def _result_of(future: Future[_T]) -> _T:
+    """Return the result of a thread that connects. Errors: ClientError, also for a certificate that
+    cannot be read: it may just be replaced by the next one.
+    """
+    try:
+        return future.result()
+    except (OSError, InvalidConfig) as error:
+        raise BrokerUnreachable(reason_of(error)) from None
 
 
 def _close_result(future: Future[Connection]) -> None:

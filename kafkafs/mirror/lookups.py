@@ -15,6 +15,7 @@ from kafka_client.errors import ClientError
 from kafka_client.requests import TopicSettings, describe_topic_configs
 from kafkafs.mirror import groups, topics
 from kafkafs.mirror.groups import GroupFacts
+from storage.errors import InvalidConfig, reason_of
 
 T = TypeVar("T")
 
@@ -53,7 +54,7 @@ class Lookups(Generic[T]):
         self._future = in_background(partial(ask, self._cluster))
 
     def take(self) -> T | ClientError | None:
-        """Return what was found, once; None before. Errors: those of `Connection`."""
+        """Return what was found, once; None before."""
         if self._future is None or not self._future.done():
             return None
         future, self._future = self._future, None
@@ -61,6 +62,9 @@ class Lookups(Generic[T]):
             return future.result()
         except ClientError as error:
             return error
+        except (OSError, InvalidConfig) as error:
+            # Such as a certificate that is just replaced.
+            return ClientError(reason_of(error))
 
 
 def look_up(

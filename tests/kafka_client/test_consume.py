@@ -15,7 +15,7 @@ from kafka_client.cluster import Cluster, TopicPartition
 from kafka_client.consume import Consumer
 from kafka_client.errors import BrokerUnreachable
 from kafka_client.fetch import Fetched, Position
-from kafka_client.properties import ClientSettings
+from kafka_client.properties import ClientSettings, Tls
 from storage.settings.messages import Struct
 from tests.kafka_client.fake_broker import (
     HANG_S,
@@ -234,6 +234,23 @@ def test_a_partition_is_fetched_from_another_position(
     while not found:
         found = [each for each in consumer.poll() if each.partition == ZERO]
     assert [each.next_offset for each in found] == [701]
+
+
+def test_a_certificate_that_cannot_be_read_is_an_error_of_the_partitions(
+    monkeypatch: pytest.MonkeyPatch, brokers: list[FakeBroker]
+) -> None:
+    """It may just be replaced by the next one."""
+    monkeypatch.setattr(consume_module, "TIMEOUT_S", 0.2)
+    settings = ClientSettings(tls=Tls("/none/ca.pem"))
+    with (
+        Cluster([brokers[0].address], settings) as cluster,
+        Consumer(cluster, {ZERO: Position(0)}, max_wait_ms=10) as consumer,
+    ):
+        found: list[Fetched] = []
+        while not found:
+            found += consumer.poll()
+        assert isinstance(found[0].error, BrokerUnreachable)
+        assert "/none/ca.pem" in str(found[0].error)
 
 
 def test_a_consumer_without_partitions_waits_for_one(brokers: list[FakeBroker]) -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kafka_client.cluster import Cluster, Metadata
+from kafka_client.errors import ClientError
+from kafka_client.properties import ClientSettings, Tls
 from kafka_client.requests import LATEST
 from kafkafs.mirror import mirror as module
 from kafkafs.mirror import topics
+from kafkafs.mirror.lookups import Lookups
 from storage.files import Files
 from storage.manager import LogManager
 from storage.record.header import parse_header
@@ -88,6 +93,19 @@ def test_a_later_session_begins_although_the_cluster_is_away(
 
     assert run(steps(script())).faults == {}
     assert ends(tmp_path) == [5]
+
+
+def test_a_certificate_that_cannot_be_read_does_not_end_a_run(source: Source) -> None:
+    """It may just be replaced by the next one."""
+    settings = ClientSettings(tls=Tls("/none/ca.pem"))
+    with (
+        Cluster([source.address], settings) as cluster,
+        closing(Lookups[Metadata](cluster)) as lookups,
+    ):
+        lookups.begin(lambda cluster: cluster.refresh())
+        while (found := lookups.take()) is None:
+            pass
+    assert isinstance(found, ClientError)
 
 
 def test_a_full_disk_does_not_end_a_run(
