@@ -273,6 +273,20 @@ def test_a_failed_write_that_another_process_was_told(tmp_path: Path, suffix: st
 # -- finding -------------------------------------------------------------------------------------
 
 
+def test_every_offset_is_found(segment: Segment) -> None:
+    starts = fill(segment, 12)
+    for offset in range(BASE, segment.next_offset):
+        start = starts[(offset - BASE) // 2]
+        found = SegmentReader(segment).locate(offset)
+        assert found is not None
+        assert (found[0], SegmentReader(segment).position_of(offset)) == (start, start)
+        assert segment.position_before(offset) <= start
+    assert SegmentReader(segment).locate(segment.next_offset) is None
+    last = SegmentReader(segment).last_batch()
+    assert last is not None
+    assert last[0] == starts[-1]
+
+
 def test_an_index_that_is_not_ours_counts_where_a_batch_lies_that_it_can_mean(
     segment: Segment, tmp_path: Path
 ) -> None:
