@@ -12,8 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage import LogManager, descriptors
-from storage.errors import LogLocked
-from storage.files import Files
 from tests.crash.disk import SimulatedDisk
 from tests.crash.disk_model import DirectoryModel, Draw, FileModel
 from tests.storage.logs import append, opened
@@ -161,19 +159,6 @@ def test_removed_and_made_directories(tmp_path: Path) -> None:
     disk.materialise(0)
     assert [p.name for p in tmp_path.iterdir()] == ["kept"]
     assert (tmp_path / "kept" / "file").read_bytes() == b"1"
-
-
-def test_a_dead_process_holds_no_lock_and_no_descriptor(tmp_path: Path) -> None:
-    disk = SimulatedDisk(str(tmp_path))
-    path = str(tmp_path / ".lock")
-    fd = disk.lock(path)
-    with pytest.raises(LogLocked):
-        Files().lock(path)
-    disk.kill()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(fd)
-    files = Files()
-    files.unlock(files.lock(path))
 
 
 def test_a_dead_process_is_asked_for_no_descriptor(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from storage import LogManager, Record, encode
 from storage.directory.retain import delete_records, retain
 from storage.files import Files
 from storage.task import Task
+from tests.crash import moments
 from tests.crash.moments import Found, Stops, Unsynced, after_reboot, chosen_numbers
 from tests.kafkafs.trees import Tree, asked, in_thread
 from tests.storage.logs import NOW_MS, NOW_NS, append, write_settings
@@ -40,17 +41,20 @@ class Stage(NamedTuple):
     may_be_lost: bool = False
 
 
-class Life:
+class Life(moments.Life):
     """The run, and the facts that must hold at each of its stages."""
 
+    kinds = ("kafkafs.history",)
+
     def __init__(self, data: Path) -> None:
-        self.data = data
+        super().__init__(data)
         self.text = b""
         self.ends = [0]
         self.stage = Stage()
-        data.mkdir()
-        write_settings(data, log_index_size_max_bytes=240)
-        with LogManager.open(str(data)) as manager:
+
+    def build(self) -> None:
+        super().build()
+        with LogManager.open(str(self.data)) as manager:
             manager.create_topic("t", 1)
             manager.change_topic_settings("t", {"cleanup.policy": "compact,delete"})
             # All of it is looked at again and again.
@@ -158,11 +162,7 @@ def test_a_kill_and_a_power_cut_at_every_operation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     life = Life(tmp_path / "data")
-    stops = Stops(life.data, seeds=(0, 2), expected=life.expected)
-    life.run(stops.disk)
-    stops.end()
-    assert any("kafkafs.history" in moment for moment in stops.moments)
-    stops.judge(after_reboot(life.check, monkeypatch), tmp_path / "found")
+    life.stops((0, 2)).judge(after_reboot(life.check, monkeypatch), tmp_path / "found")
 
 
 class EndingLife:

@@ -23,6 +23,7 @@ from storage.compaction.repack import Repacked, repack_all
 from storage.files import Files
 from storage.task import Task
 from storage.verify.verify import verify
+from tests.crash import moments
 from tests.crash.failing_disk import FailingDisk, left_by_a_swap
 from tests.crash.moments import Found, Stops, Unsynced, after_reboot, chosen_numbers
 from tests.kafkafs.trees import Tree, in_thread
@@ -39,15 +40,19 @@ class Stage(NamedTuple):
     flushed: int = 0
 
 
-class Life:
+class Life(moments.Life):
     """Writes and repacks a log, and notes the facts that each stage must keep."""
 
+    kinds = (".swap",)
+
     def __init__(self, data: Path) -> None:
-        self.data = data
+        super().__init__(data)
         self.stage = Stage()
         self.inodes: dict[str, int] = {}
-        data.mkdir()
-        with LogManager.open(str(data)) as manager:
+
+    def build(self) -> None:
+        self.data.mkdir()
+        with LogManager.open(str(self.data)) as manager:
             manager.create_topic("t", 1)
             manager.change_topic_settings("t", {"segment.index.bytes": "4096"})
             manager.change_topic_settings("t", {"kafkafs.repack": "zstd"})
@@ -143,15 +148,12 @@ def test_a_kill_and_a_power_cut_at_every_operation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     life = Life(tmp_path / "data")
-    stops = Stops(life.data, seeds=(0, 2), expected=life.expected)
-    life.run(stops.disk)
-    stops.end()
-    assert any(".swap" in moment for moment in stops.moments)
-    stops.judge(after_reboot(life.check, monkeypatch), tmp_path / "found")
+    life.stops((0, 2)).judge(after_reboot(life.check, monkeypatch), tmp_path / "found")
 
 
 def test_a_kill_while_the_same_process_repacks_again(tmp_path: Path) -> None:
     built = Life(tmp_path / "built")
+    built.build()
     tried: set[tuple[frozenset[str], bool]] = set()
     for error in (errno.EROFS, errno.EIO):
         repack_again_after(built, error, tmp_path, tried)

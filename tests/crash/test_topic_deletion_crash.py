@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from storage import LogManager
+from storage.files import Files
+from tests.crash import moments
 from tests.crash.moments import Found, Stops, Unsynced, during_opening
 from tests.storage.logs import NOW_MS, append, opened, remove_head, values, write_settings
 from tests.storage.transactions import Client
@@ -52,24 +53,30 @@ def build(data: Path, *, alone: bool) -> None:
             append(manager.create_topic("kept", 1).partitions[0], b"kept", b"also")
 
 
-class Life:
-    """The run, and how far it has come."""
+class Life(moments.Life):
+    """The run, and how far it has come. `alone`: there is no other topic."""
 
-    def __init__(self, data: Path) -> None:
-        self.data = data
+    kinds = ("-delete", "rmdir")
+
+    def __init__(self, data: Path, *, alone: bool) -> None:
+        super().__init__(data)
+        self.alone = alone
         self.deleted = False
         self.made_anew = False
         self.acknowledged = 0
         self.flushed = 0
-        with LogManager.open(str(data), read_only=True, clock_ms=clock) as manager:
+
+    def build(self) -> None:
+        build(self.data, alone=self.alone)
+        with LogManager.open(str(self.data), read_only=True, clock_ms=clock) as manager:
             topic = manager.topic("gone")
             self.gone = {n: values(log) for n, log in topic.partitions.items()}
 
     def expected(self) -> tuple[object, ...]:
         return self.deleted, self.made_anew, self.acknowledged, self.flushed
 
-    def run(self, stops: Stops) -> None:
-        manager = LogManager.open(str(self.data), files=stops.disk, clock_ms=clock)
+    def run(self, files: Files) -> None:
+        manager = LogManager.open(str(self.data), files=files, clock_ms=clock)
         manager.delete_topic("gone")
         self.deleted = True
         manager.sweep(NOW_MS)
@@ -77,7 +84,6 @@ class Life:
         assert remove is not None
         remove()
         self.make_anew(manager)
-        stops.end()
 
     def make_anew(self, manager: LogManager) -> None:
         topic = manager.create_topic("gone", 1, owner=OWNER)
@@ -92,10 +98,10 @@ class Life:
         self.flushed = 2
 
 
-def check(life: Life, alone: bool, path: Path, stopped: Found) -> None:
+def check(life: Life, path: Path, stopped: Found) -> None:
     deleted, made_anew, acknowledged, flushed = stopped.expected
     with opened(path, Unsynced(), clock_ms=clock) as manager:
-        if not alone:
+        if not life.alone:
             assert values(manager.log("kept", 0)) == [b"kept", b"also"]
         topic = manager.topics.get("gone")
         if made_anew:
@@ -149,42 +155,28 @@ def begin_anew(path: Path) -> None:
         assert manager.cuts == []
 
 
-def stops_of(tmp_path: Path, alone: bool, seeds: Iterable[int]) -> tuple[Life, Stops]:
-    data = tmp_path / "data"
-    build(data, alone=alone)
-    life = Life(data)
-    stops = Stops(data, seeds=seeds, expected=life.expected)
-    life.run(stops)
-    assert any("-delete" in moment for moment in stops.moments)
-    assert any("rmdir" in moment for moment in stops.moments)
-    return life, stops
+@pytest.fixture(params=[False, True])
+def life(request: pytest.FixtureRequest, tmp_path: Path) -> Life:
+    return Life(tmp_path / "data", alone=request.param)
 
 
-@pytest.mark.parametrize("alone", [False, True])
-def test_a_stop_at_every_operation(tmp_path: Path, alone: bool) -> None:
-    life, stops = stops_of(tmp_path, alone, seeds=(0, 2, 3))
-    stops.judge(functools.partial(check, life, alone), tmp_path / "found")
+def test_a_stop_at_every_operation(tmp_path: Path, life: Life) -> None:
+    life.stops((0, 2, 3)).judge(functools.partial(check, life), tmp_path / "found")
 
 
-@pytest.mark.parametrize("alone", [False, True])
 def test_a_topic_whose_directories_somebody_has_removed_is_made_anew(
-    tmp_path: Path, alone: bool
+    tmp_path: Path, life: Life
 ) -> None:
-    data = tmp_path / "data"
-    build(data, alone=alone)
-    life = Life(data)
-    for path in data.glob("gone-*"):
+    life.build()
+    for path in life.data.glob("gone-*"):
         shutil.rmtree(path)
     life.deleted = True
-    stops = Stops(data, seeds=(0, 2, 3), expected=life.expected)
-    life.make_anew(LogManager.open(str(data), files=stops.disk, clock_ms=clock))
+    stops = Stops(life.data, seeds=(0, 2, 3), expected=life.expected)
+    life.make_anew(LogManager.open(str(life.data), files=stops.disk, clock_ms=clock))
     stops.end()
-    stops.judge(functools.partial(check, life, alone), tmp_path / "found")
+    stops.judge(functools.partial(check, life), tmp_path / "found")
 
 
-@pytest.mark.parametrize("alone", [False, True])
-def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path, alone: bool) -> None:
-    life, stops = stops_of(tmp_path, alone, seeds=(0,))
-    whole = functools.partial(check, life, alone)
-    again = during_opening(whole, seeds=(0,), clock_ms=clock)
-    stops.judge(again, tmp_path / "found", one_of=6 if alone else 12)
+def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path, life: Life) -> None:
+    again = during_opening(functools.partial(check, life), seeds=(0,), clock_ms=clock)
+    life.stops((0,)).judge(again, tmp_path / "found", one_of=6 if life.alone else 12)

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
-from tests.crash.moments import Found, Stops, Unsynced, during_opening
+from storage.files import Files
+from tests.crash import moments
+from tests.crash.moments import Found, Unsynced, during_opening
 from tests.crash.test_topic_deletion_crash import (
     PARTITIONS,
     build,
@@ -23,29 +25,34 @@ from tests.crash.test_topic_deletion_crash import (
 from tests.storage.logs import append, opened, values
 
 
-class Life:
+class Life(moments.Life):
     """The run: it deletes and undeletes a topic, and notes how far it is."""
 
+    kinds = ("-delete",)
+
     def __init__(self, data: Path, *, restarts: bool) -> None:
-        self.data = data
+        super().__init__(data)
         self.restarts = restarts
         self.is_deleted: bool | None = False
         self.acknowledged = 0
-        with LogManager.open(str(data), read_only=True, clock_ms=clock) as manager:
+
+    def build(self) -> None:
+        build(self.data, alone=False)
+        with LogManager.open(str(self.data), read_only=True, clock_ms=clock) as manager:
             topic = manager.topic("gone")
             self.whole = {n: values(log) for n, log in topic.partitions.items()}
 
     def expected(self) -> tuple[object, ...]:
         return self.is_deleted, self.acknowledged
 
-    def run(self, stops: Stops) -> None:
-        manager = LogManager.open(str(self.data), files=stops.disk, clock_ms=clock)
+    def run(self, files: Files) -> None:
+        manager = LogManager.open(str(self.data), files=files, clock_ms=clock)
         self.is_deleted = None
         manager.delete_topic("gone")
         self.is_deleted = True
         if self.restarts:
             manager.close()
-            manager = LogManager.open(str(self.data), files=stops.disk, clock_ms=clock)
+            manager = LogManager.open(str(self.data), files=files, clock_ms=clock)
         self.is_deleted = None
         manager.undelete_topic("gone")
         self.is_deleted = False
@@ -54,7 +61,6 @@ class Life:
         log.flush()
         self.acknowledged = 1
         manager.close()
-        stops.end()
 
 
 def check(life: Life, path: Path, stopped: Found) -> None:
@@ -79,24 +85,15 @@ def check(life: Life, path: Path, stopped: Found) -> None:
         has_no_more_than_topics(manager)
 
 
-def stops_of(tmp_path: Path, restarts: bool, seeds: tuple[int, ...]) -> tuple[Life, Stops]:
-    data = tmp_path / "data"
-    build(data, alone=False)
-    life = Life(data, restarts=restarts)
-    stops = Stops(data, seeds=seeds, expected=life.expected)
-    life.run(stops)
-    assert any("rename" in moment and "-delete" in moment for moment in stops.moments)
-    return life, stops
+@pytest.fixture(params=[False, True])
+def life(request: pytest.FixtureRequest, tmp_path: Path) -> Life:
+    return Life(tmp_path / "data", restarts=request.param)
 
 
-@pytest.mark.parametrize("restarts", [False, True])
-def test_a_stop_at_every_operation(tmp_path: Path, restarts: bool) -> None:
-    life, stops = stops_of(tmp_path, restarts, seeds=(0, 2, 3))
-    stops.judge(functools.partial(check, life), tmp_path / "found")
+def test_a_stop_at_every_operation(tmp_path: Path, life: Life) -> None:
+    life.stops((0, 2, 3)).judge(functools.partial(check, life), tmp_path / "found")
 
 
-@pytest.mark.parametrize("restarts", [False, True])
-def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path, restarts: bool) -> None:
-    life, stops = stops_of(tmp_path, restarts, seeds=(0,))
+def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path, life: Life) -> None:
     again = during_opening(functools.partial(check, life), seeds=(0,), clock_ms=clock)
-    stops.judge(again, tmp_path / "found", one_of=8)
+    life.stops((0,)).judge(again, tmp_path / "found", one_of=8)

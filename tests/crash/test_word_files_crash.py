@@ -19,18 +19,18 @@ from storage.task import Task
 from storage.words import build
 from storage.words.query import query_of_bytes
 from storage.words.words import Words
-from tests.crash.moments import Found, Stops, Unsynced
+from tests.crash import moments
+from tests.crash.moments import Found, Unsynced
 from tests.kafkafs.trees import Tree, in_thread
 from tests.storage.logs import NOW_MS, NOW_NS, remove_head
 
 
-class Life:
+class Life(moments.Life):
     """Seals, builds, repacks and deletes in a tree."""
 
-    def __init__(self, data: Path) -> None:
-        self.data = data
-        data.mkdir()
-        with LogManager.open(str(data)) as manager:
+    def build(self) -> None:
+        self.data.mkdir()
+        with LogManager.open(str(self.data)) as manager:
             manager.create_topic("t", 1)
             settings = {"segment.index.bytes": "4096", "kafkafs.repack": "zstd"}
             manager.change_topic_settings("t", settings)
@@ -90,8 +90,6 @@ def test_a_kill_and_a_power_cut_at_every_operation(
     monkeypatch.setattr(build, "BLOCK_BYTES", 50)
     monkeypatch.setattr(build, "MOST_BLOCKS", 1)
     life = Life(tmp_path / "data")
-    stops = Stops(life.data, seeds=(0, 2))
-    life.run(stops.disk)
-    stops.end()
+    stops = life.stops((0, 2))
     assert sum(".words" in moment for moment in stops.moments) > 30
     stops.judge(life.check, tmp_path / "found")

@@ -6,12 +6,10 @@ import errno
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from storage.descriptors import Descriptor
 from storage.files import Files
-from storage.index.txn_index import ENTRY_SIZE, TxnEntry, TxnIndex, decode, encode, sanity
+from storage.index.txn_index import TxnEntry, TxnIndex, decode, encode, sanity
 from tests.crash.disk import SimulatedDisk
 
 ONE = bytes.fromhex("000000000000000003e80000000000000005000000000000000a000000000000000b")
@@ -35,12 +33,6 @@ def test_known_bytes() -> None:
     assert encode([ENTRY]) == ONE
     assert decode(ONE) == (ENTRY,)
     assert decode(b"") == ()
-
-
-@given(st.integers(0, 3 * ENTRY_SIZE))
-def test_an_incomplete_entry_is_none(size: int) -> None:
-    entries = [entry(n) for n in (3, 6, 9)]
-    assert decode(encode(entries)[:size]) == tuple(entries[: size // ENTRY_SIZE])
 
 
 @pytest.mark.parametrize(
