@@ -103,17 +103,6 @@ def test_batches_follow_one_another(data: Path) -> None:
         assert [header.base_sequence for header in headers_of(manager)] == [0, 1]
 
 
-def test_a_batch_without_files_counts(data: Path) -> None:
-    with opened(data) as manager:
-        for number in range(3):
-            assert not adopted(manager, AdoptRequest("q", number, "run", ())).duplicate
-        assert adopted(manager, AdoptRequest("q", 1, "run", ())).duplicate
-    with opened(data) as manager:
-        with pytest.raises(BatchGap):
-            adopted(manager, AdoptRequest("q", 4, "run", ()))
-        assert not adopted(manager, AdoptRequest("q", 3, "run", ())).duplicate
-
-
 def test_a_newer_run_fences_the_older_one(data: Path) -> None:
     with opened(data) as manager:
         adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"0"]]}, run="first"))
