@@ -375,6 +375,7 @@ class OddTree:
         self.owner_requests = OwnerRequests(self.mount)
         self.claims = Claims(self.mount)
         self.is_stopped = False
+        self.has_lost_lines = False
 
     def lookup(self, parent: int, name: str, process: int = 0) -> Node:
         directory = self.inodes.get(parent)
