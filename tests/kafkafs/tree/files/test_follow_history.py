@@ -47,6 +47,7 @@ class Followed(RuleBasedStateMachine):
         # Handles, where each reads on, and what it can read at least.
         self.readers: dict[Handle, tuple[int, int]] = {}
         self.has_read: set[Handle] = set()
+        self.has_given_up = False
         self.tree: Tree | None = Tree(self.data)
         self.inode = self.tree.file("t/.follow/0").inode
         self.tree.open("t/.follow/0").release()
@@ -76,6 +77,7 @@ class Followed(RuleBasedStateMachine):
         else:
             tree.manager.abandon()
         self.tree = None
+        self.has_given_up = False
 
     def are_gone(self, first: int) -> None:
         """The records before `first` are."""
@@ -96,6 +98,9 @@ class Followed(RuleBasedStateMachine):
 
     @rule(orderly=st.booleans(), forget=st.booleans(), look=st.sampled_from(["", "0@-1", "0"]))
     def remount(self, orderly: bool, forget: bool, look: str) -> None:
+        if self.has_given_up:
+            # Within a second. Before that, a kill is `killed_before_it_is_carried_out`.
+            self.mounted.fs.partitions.housekeeping()
         self.unmount(orderly)
         if forget:
             for path in (self.data / "t-0").glob("*.lines"):
@@ -195,6 +200,7 @@ class Followed(RuleBasedStateMachine):
         if len(log.segments) > 1:
             log.prepare_replacement(log.segments[:1], ())()
             log.end_change(log.segments[:1], ())
+            self.has_given_up = True
 
     @rule()
     def delete_files(self) -> None:
