@@ -51,7 +51,7 @@ class Life(moments.Life):
 class Opening(Life):
     """The next start, after a swap that was decided when the process was killed."""
 
-    kinds = (".swap",)
+    kinds: tuple[str, ...] = (".swap",)
 
     def build(self) -> None:
         (self.data / "t-0").mkdir(parents=True)
@@ -62,6 +62,24 @@ class Opening(Life):
 
     def run(self, files: Files) -> None:
         finish_in(files, self.data / "t-0")
+
+
+class Undoing(Opening):
+    """The next start, after a swap that was not decided when the process was killed."""
+
+    kinds = (".cleaned", ".swap")
+
+    def build(self) -> None:
+        Life.build(self)
+        for base in BASES:
+            for kind in NEW_KINDS:
+                name = paths.file_name(base, kind) + (paths.SWAP if base else paths.CLEANED)
+                (self.data / "t-0" / name).write_bytes(b"new")
+
+    def run(self, files: Files) -> None:
+        super().run(files)
+        # The start goes on: the power is also cut before its next operation.
+        files.sync_directory(str(self.data / "t-0"))
 
 
 def finish_in(files: Files, directory: Path) -> None:
@@ -80,7 +98,7 @@ def check(path: Path, _: Found) -> None:
     assert {found[name] for name in kept} == {of}, found
 
 
-@pytest.mark.parametrize("kind", [Life, Opening])
+@pytest.mark.parametrize("kind", [Life, Opening, Undoing])
 def test_a_power_cut_at_every_operation(tmp_path: Path, kind: type[Life]) -> None:
     stops = kind(tmp_path / "data").stops(range(-60, 0))
     stops.found = stops.power_cuts

@@ -167,7 +167,7 @@ FAULTS = [
         "    files.sync_directory(directory)\n    for segment in reversed(new[1:]):",
         "    for segment in reversed(new[1:]):",
         "A swap is decided whose files have no names after a power cut.",
-        (NAMES, CLEANER_CRASH),
+        (PUBLISH_CRASH,),
     ),
     Fault(
         "swap-decided-before-the-others-have-their-names",
@@ -276,7 +276,7 @@ FAULTS = [
         "    _remove(files, directory, late, then_sync=True)",
         "    _remove(files, directory, late, then_sync=False)",
         "A second power cut makes an undecided swap a decided one.",
-        (NAMES,),
+        (PUBLISH_CRASH,),
     ),
     Fault(
         "finish-swaps-replaced-not-removed-for-good",
