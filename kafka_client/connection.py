@@ -29,7 +29,7 @@ from kafka_client.messages import read_answer, request_frame, schemas
 from kafka_client.properties import ClientSettings, Sasl
 from kafka_client.sasl import authenticate, fetch_token
 from kafka_client.tls import tls_context
-from storage.errors import reason_of
+from storage.errors import InvalidConfig, reason_of
 from storage.settings.messages import Message, MessageError, Struct
 
 #: Any version of a request.
@@ -406,6 +406,16 @@ def in_background(function: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=run, daemon=True).start()
     return future
+
+
+def result_of(future: Future[T]) -> T:
+    """Return the result of a thread that connects again. Errors: ClientError, also for a file of
+    the settings, such as a certificate that is just replaced by the next one.
+    """
+    try:
+        return future.result()
+    except (OSError, InvalidConfig) as error:
+        raise BrokerUnreachable(reason_of(error)) from None
 
 
 def within(timeout_s: float, function: Callable[[], T]) -> T:

@@ -8,16 +8,13 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from kafka_client.addresses import HostPort
 from kafka_client.cluster import PAUSE_S, Cluster, Metadata, TopicPartition, may_pass
-from kafka_client.connection import TIMEOUT_S, Connection, in_background
-from kafka_client.errors import BrokerError, BrokerUnreachable, ClientError
+from kafka_client.connection import TIMEOUT_S, Connection, in_background, result_of
+from kafka_client.errors import BrokerError, ClientError
 from kafka_client.fetch import NO_TOPIC_ID, Fetched, Fetcher, Position
-from storage.errors import InvalidConfig, reason_of
-
-_T = TypeVar("_T")
 
 _OFFSET_OUT_OF_RANGE: Final = 1
 # Besides the retriable ones: a topic that the broker has not heard of yet, or not any more.
@@ -247,7 +244,7 @@ class Consumer:
             if future.done():
                 del self._connecting[place]
                 try:
-                    self._fetchers[place].connection = _result_of(future)
+                    self._fetchers[place].connection = result_of(future)
                 except ClientError as error:
                     yield from self._lose(place, error)
         if self._lookup is not None and self._lookup.metadata.done():
@@ -262,7 +259,7 @@ class Consumer:
         failure: ClientError | None = None
         metadata = Metadata()
         try:
-            metadata = self._metadata = _result_of(lookup.metadata)
+            metadata = self._metadata = result_of(lookup.metadata)
         except ClientError as error:
             failure = error
         for partition, position in lookup.waiting.items():
@@ -342,16 +339,6 @@ class Consumer:
             return None
         del self._failing[partition]
         return Fetched(partition, memoryview(b""), -1, -1, -1, -1, error=error)
-
-
-def _result_of(future: Future[_T]) -> _T:
-    """Return the result of a thread that connects. Errors: ClientError, also for a certificate that
-    cannot be read: it may just be replaced by the next one.
-    """
-    try:
-        return future.result()
-    except (OSError, InvalidConfig) as error:
-        raise BrokerUnreachable(reason_of(error)) from None
 
 
 def _close_result(future: Future[Connection]) -> None:

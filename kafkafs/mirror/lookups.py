@@ -10,12 +10,11 @@ from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 from kafka_client.cluster import Cluster, Metadata, TopicPartition
-from kafka_client.connection import in_background
+from kafka_client.connection import in_background, result_of
 from kafka_client.errors import ClientError
 from kafka_client.requests import TopicSettings, describe_topic_configs
 from kafkafs.mirror import groups, topics
 from kafkafs.mirror.groups import GroupFacts
-from storage.errors import InvalidConfig, reason_of
 
 T = TypeVar("T")
 
@@ -59,12 +58,9 @@ class Lookups(Generic[T]):
             return None
         future, self._future = self._future, None
         try:
-            return future.result()
+            return result_of(future)
         except ClientError as error:
             return error
-        except (OSError, InvalidConfig) as error:
-            # Such as a certificate that is just replaced.
-            return ClientError(reason_of(error))
 
 
 def look_up(

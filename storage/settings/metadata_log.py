@@ -59,7 +59,7 @@ _VERSION = b"metadata.version"
 # A PartitionRecord begins with the version of its frame, its type, its version, and these fields:
 # partitionId and topicId. The rest is not needed, and there may be very many of them.
 _PARTITION = bytes([1, 3])
-_PARTITION_FIELDS = struct.Struct(">i16s")
+_PARTITION_FIELDS = struct.Struct(">3xi16s")
 
 
 @dataclass(slots=True)
@@ -204,8 +204,8 @@ class _Replay:
         for record in records:
             try:
                 value = record.value or b""
-                if value.startswith(_PARTITION) and len(value) >= 3 + _PARTITION_FIELDS.size:
-                    number, topic_id = _PARTITION_FIELDS.unpack_from(value, 3)
+                if value.startswith(_PARTITION) and len(value) >= _PARTITION_FIELDS.size:
+                    number, topic_id = _PARTITION_FIELDS.unpack_from(value)
                     fields = {"partitionId": number, "topicId": topic_id}
                     self._take("PartitionRecord", fields)
                 elif (found := self._reader.read(value)) is not None:

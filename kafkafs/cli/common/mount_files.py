@@ -7,8 +7,9 @@ places and errors are the same. The directory is open read-only then, without a 
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from storage.manager import LogManager
 
 _READ_BYTES = 1 << 20
+_PARTITION = re.compile("0|[1-9][0-9]{0,9}")
 READ_COMMITTED = "read_committed"
 
 Read = Callable[[int, int], bytes]
@@ -168,6 +170,16 @@ def mounted_places(address: Address) -> Sequence[Place]:
         return address.places
     topics = set(MountFiles(str(address.mount)).names()) - {ABOUT, GROUPS}
     return [(topic, None) for topic in sorted(topics)]
+
+
+def path_of(mount: str, topic: str, number: int | None) -> str:
+    """Return the path of a topic or, with a number, of its partition."""
+    return os.path.join(mount, topic, *([] if number is None else [str(number)]))
+
+
+def partitions_among(names: Iterable[str]) -> list[int]:
+    """Return the partitions that the names in a topic's directory are of, ascending."""
+    return sorted(int(name) for name in names if _PARTITION.fullmatch(name))
 
 
 _AGAIN_S = 0.1

@@ -26,7 +26,13 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import LOGS, check_paths
 from kafkafs.cli.common.ending import NOT_DONE, fail, naming_output, signalled_fd, warn
-from kafkafs.cli.common.mount_files import mounted_places, patiently, resolve_mounted
+from kafkafs.cli.common.mount_files import (
+    mounted_places,
+    partitions_among,
+    path_of,
+    patiently,
+    resolve_mounted,
+)
 from kafkafs.cli.common.mounts import mount_around
 from kafkafs.cli.common.output import write_all
 from kafkafs.cli.common.serving import has_gone, why_gone
@@ -47,7 +53,6 @@ _MARK = "user.kafkafs.log_end"
 #: The errors after which `-F` waits for a file, besides those of a mount that has ended.
 _PASSING = (errno.ENOENT, errno.ESTALE)
 
-_NUMBER = re.compile("0|[1-9][0-9]{0,9}")
 # The directories of a topic that have a growing file for each partition.
 _VIEWS = frozenset({".kv", ".jsonl", ".batches", ".follow"})
 _COUNT = re.compile(r"([+-]?)([0-9]{1,18})([A-Za-z]*)")
@@ -252,10 +257,7 @@ def _paths_of(words: Sequence[str], *, follow: bool) -> list[str]:
     if address is None:
         _refuse_unmounted(words, follow=follow)
         return list(words)
-    return [
-        os.path.join(str(address.mount), topic, *([] if number is None else [str(number)]))
-        for topic, number in mounted_places(address)
-    ]
+    return [path_of(str(address.mount), topic, number) for topic, number in mounted_places(address)]
 
 
 def _files_of(path: str) -> list[str]:
@@ -272,7 +274,7 @@ def _files_of(path: str) -> list[str]:
     numbers: list[int] = []
     with suppress(OSError):  # opening the path reports the error
         found = patiently(lambda: os.listdir(path))
-        numbers = sorted(int(name) for name in found if _NUMBER.fullmatch(name))
+        numbers = partitions_among(found)
     return [os.path.join(path, str(number)) for number in numbers] or [path]
 
 

@@ -25,6 +25,7 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from enum import Enum
 from typing import Final, NamedTuple
 
+from storage.paths import MAX_NAME_LENGTH
 from storage.units import duration_ms
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -111,8 +112,8 @@ def parse_point(text: str, now_ms: int, zone: tzinfo | None = None) -> Point | N
     kind, _, spelt = text.partition("=")
     if kind == "group" and spelt:
         return OfGroup(spelt)
-    # A name of a file is no longer, and int() refuses thousands of digits.
-    if not text.isascii() or len(text) > 255:
+    # (int() refuses thousands of digits.)
+    if not text.isascii() or len(text) > MAX_NAME_LENGTH:
         return None
     if text.isdecimal():
         return Offset(int(text))

@@ -42,18 +42,6 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_GROUPS_EACH", 1)
 
 
-@pytest.fixture
-def log() -> SourceLog:
-    """The log of `t:0`: two batches."""
-    return SourceLog([batch(0), batch(5)])
-
-
-@pytest.fixture
-def source(log: SourceLog) -> Iterator[Source]:
-    with Source(t=SourceTopic(logs={0: log})) as source:
-        yield source
-
-
 def ends(data: Path, topic: str = "t") -> list[int]:
     with LogManager.open(str(data), read_only=True) as manager:
         return [each.log_end_offset for each in manager.topics[topic].partitions.values()]

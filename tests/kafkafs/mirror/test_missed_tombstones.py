@@ -12,20 +12,8 @@ from storage import clock
 from storage.manager import LogManager
 from storage.settings.messages import Struct
 from tests.kafka_client.fake_broker import answer, batch
-from tests.kafkafs.mirror.fake_source import Run, Source, SourceLog, SourceTopic
+from tests.kafkafs.mirror.fake_source import Run, Source, SourceLog
 from tests.kafkafs.mirror.test_faults_of_the_source import steps
-
-
-@pytest.fixture
-def log() -> SourceLog:
-    """The log of `t:0`."""
-    return SourceLog([batch(0), batch(5)])
-
-
-@pytest.fixture
-def source(log: SourceLog) -> Iterator[Source]:
-    with Source(t=SourceTopic(logs={0: log})) as source:
-        yield source
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["", "ends"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +25,6 @@ from tests.kafkafs.mirror.fake_source import (
 from tests.storage.groups.records import position
 from tests.storage.logs import NOW_MS
 from tests.waits import HANG_S, until
-
-
-@pytest.fixture
-def log() -> SourceLog:
-    """The log of `t:0`."""
-    return SourceLog(batches=[batch(0), batch(5)])
-
-
-@pytest.fixture
-def source(log: SourceLog) -> Iterator[Source]:
-    with Source(t=SourceTopic(logs={0: log})) as source:
-        yield source
 
 
 def when_asked_for_ends(source: Source, action: Callable[[Struct], object]) -> None:

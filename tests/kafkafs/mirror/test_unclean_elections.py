@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,13 @@ from storage.settings.messages import Struct
 from storage.state import mirror_file, point_file
 from storage.state.point_file import lost_from
 from tests.kafka_client.fake_broker import batch
-from tests.kafkafs.mirror.fake_source import NO_ID, Run, Source, SourceLog, SourceTopic
+from tests.kafkafs.mirror.fake_source import NO_ID, Run, Source, SourceLog
 
 
 @pytest.fixture
 def log() -> SourceLog:
     """The log of `t:0`, which has no records any more."""
     return SourceLog(start=100)
-
-
-@pytest.fixture
-def source(log: SourceLog) -> Iterator[Source]:
-    with Source(t=SourceTopic(logs={0: log})) as source:
-        yield source
 
 
 def bounds(data: Path) -> tuple[int, int]:

@@ -7,16 +7,19 @@ new topic that has the same name as a deleted one.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 from kafkafs.cli.common.ending import fail
-from kafkafs.cli.common.mount_files import mounted_places, patiently, resolve_mounted
-
-_NUMBER = re.compile("0|[1-9][0-9]{0,9}")
+from kafkafs.cli.common.mount_files import (
+    mounted_places,
+    partitions_among,
+    path_of,
+    patiently,
+    resolve_mounted,
+)
 
 
 class Partition(NamedTuple):
@@ -49,8 +52,7 @@ def sources_of(words: Sequence[str]) -> Sources:
     assert address.mount is not None
     topics: dict[str, frozenset[int] | None] = {}
     for topic, number in mounted_places(address):
-        path = os.path.join(address.mount, topic, *([] if number is None else [str(number)]))
-        patiently(partial(os.stat, path))
+        patiently(partial(os.stat, path_of(address.mount, topic, number)))
         known = topics.get(topic, frozenset())
         topics[topic] = None if number is None or known is None else known | {number}
     if not topics:
@@ -79,7 +81,7 @@ class TopicDirectory:
 
     def numbers(self) -> list[int]:
         """Return the numbers of the partitions. Errors: OSError."""
-        return sorted(int(name) for name in os.listdir(self.fd) if _NUMBER.fullmatch(name))
+        return partitions_among(os.listdir(self.fd))
 
     def open(self, name: str) -> int:
         """Open a file in the directory for reading, without blocking. Errors: OSError."""
