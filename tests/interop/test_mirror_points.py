@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,9 +16,11 @@ from confluent_kafka.admin import AclOperation
 
 from kafka_client.addresses import parse_brokers
 from kafka_client.cluster import Cluster
+from kafka_client.cluster import TopicPartition as Partition
 from kafka_client.properties import ClientSettings
 from kafka_client.requests import fetch_all_committed, list_offsets
 from kafkafs.mirror import points as module
+from kafkafs.mirror.lookups import settings_of
 from storage import Record, clock, paths
 from storage.files import Files
 from storage.state import point_file
@@ -258,7 +260,13 @@ def test_keys_that_are_rewritten_and_cleaned_before_they_are_copied(
             assert is_rewritten.wait(HANG_S)
         return number > 0 and run.facts.point is not None
 
+    def ask_for_settings(cluster: Cluster, names: Sequence[str]) -> Any:
+        """The copy has all records when the answers for the point are complete."""
+        until(lambda: run.facts.copies[Partition("keyed", 0)].position == 3)
+        return settings_of(cluster, names)
+
     monkeypatch.setattr(module, "list_offsets", rewrite)
+    monkeypatch.setattr(module, "settings_of", ask_for_settings)
     run(stop)
     point = taken(tmp_path)
     assert point.state_text == "invalid: the copy reached the ends after 60 s"
