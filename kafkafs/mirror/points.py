@@ -186,24 +186,14 @@ class Points:
         point = Point(asked.time_ms, self._status.cluster)
         ends: dict[TopicPartition, int] = {}
         faults: list[str] = []
-        for each, end in asked.ends.items():
-            copy, log = self._copies[each], self._copies[each].log
-            if each.topic == paths.CONSUMER_OFFSETS:
-                end = asked.before[each]
-            topic, log_end = asked.metadata.topics.get(each.topic), asked.log_ends[each]
-            if copy.reason or not isinstance(end, Offset):
-                faults.append(f"{each} waits: {copy.reason or end}")
-            elif not isinstance(log_end, Offset):
-                faults.append(f"{each} waits: {log_end}")
-            elif topic is None or self._status.ids[each.topic] not in (NO_ID, id_text(topic.id)):
-                faults.append(f"{each.topic} was deleted meanwhile")
-            elif _is_lost(copy, end, log_end):
-                faults.append(f"the cluster has lost records of {each}")
-            elif _has_open(copy, asked.ends[each]):
-                faults.append(f"{each} has an open transaction that has ended in the cluster")
+        for each in asked.ends:
+            end = self._end_of(each, asked)
+            if isinstance(end, str):
+                faults.append(end)
             else:
-                ends[each] = end.offset
+                ends[each] = end
             if each.topic != paths.CONSUMER_OFFSETS:
+                log = self._copies[each].log
                 start = log.log_start_offset
                 stable = min(ends.get(each, log.last_stable_offset), log.log_end_offset)
                 point.partitions[each] = Range(start, max(start, stable))
@@ -213,25 +203,51 @@ class Points:
         point.groups = dict(_committed(asked.groups, point, faults))
         if (late_ms := self._late_ms(asked)) > _IN_TIME_MS:
             faults.append(f"the copy reached the ends after {late_ms // 1000} s")
+        settings = {name: self._settings_of(name, asked) for name in point.ids}
+        point.settings = {name: found for name, found in settings.items() if found}
+        split = self._why_split(asked, ends)
+        point.state = INVALID if faults else SPLIT if split else VALID
+        point.reason = _list(faults or ([split] if split else []) or [*self._notes(point, asked)])
+        return point
+
+    def _end_of(self, each: TopicPartition, asked: Asked) -> int | str:
+        """Return the end of a partition in the point, or why the point has not all its records."""
+        copy, log_end = self._copies[each], asked.log_ends[each]
+        of_groups = each.topic == paths.CONSUMER_OFFSETS
+        end = asked.before[each] if of_groups else asked.ends[each]
+        topic = asked.metadata.topics.get(each.topic)
+        if copy.reason or not isinstance(end, Offset):
+            return f"{each} waits: {copy.reason or end}"
+        if not isinstance(log_end, Offset):
+            return f"{each} waits: {log_end}"
+        if topic is None or self._status.ids[each.topic] not in (NO_ID, id_text(topic.id)):
+            return f"{each.topic} was deleted meanwhile"
+        if _is_lost(copy, end, log_end):
+            return f"the cluster has lost records of {each}"
+        if _has_open(copy, asked.ends[each]):
+            return f"{each} has an open transaction that has ended in the cluster"
+        return end.offset
+
+    def _settings_of(self, topic: str, asked: Asked) -> dict[str, str]:
+        """Return the settings of a topic; those that are known already if they cannot be read."""
+        found = asked.settings.get(topic)
+        if isinstance(found, TopicSettings):
+            return dict(found.set_here)
+        return dict(self._status.settings.get(topic, {}))
+
+    def _notes(self, point: Point, asked: Asked) -> Iterator[str]:
+        """Yield what a valid point does not have."""
         unlisted = {each.topic for each in self._copies} - {each.topic for each in asked.ends}
-        notes = [f"without {name}, which the cluster does not list" for name in sorted(unlisted)]
+        for name in sorted(unlisted):
+            yield f"without {name}, which the cluster does not list"
         if not asked.groups and any(
             each.topic == paths.CONSUMER_OFFSETS and copy.log.size
             for each, copy in self._copies.items()
         ):
-            notes.append("without groups: the cluster lists none that this client may describe")
+            yield "without groups: the cluster lists none that this client may describe"
         for name in point.ids:
-            found, known = asked.settings.get(name), self._status.settings.get(name, {})
-            if not isinstance(found, TopicSettings):
-                notes.append(f"the settings of {name} cannot be read")
-            else:
-                known = found.set_here
-            if known:
-                point.settings[name] = dict(known)
-        split = self._why_split(asked, ends)
-        point.state = INVALID if faults else SPLIT if split else VALID
-        point.reason = _list(faults or ([split] if split else []) or notes)
-        return point
+            if not isinstance(asked.settings.get(name), TopicSettings):
+                yield f"the settings of {name} cannot be read"
 
     def _why_split(self, asked: Asked, ends: Mapping[TopicPartition, int]) -> str:
         """Return how the ends cut a transaction; "": they do not."""
