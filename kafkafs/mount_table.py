@@ -38,7 +38,7 @@ def mounts(process: str = "self") -> Iterator[Mounted]:
     last. OSError.
     """
     name = f"/proc/{process}/mountinfo"
-    with open(name, encoding="utf-8", errors="surrogateescape") as table:
+    with open(name, encoding="utf-8", errors="surrogateescape", newline="\n") as table:
         for line in table:
             fields = line.split(" ")
             kind, source, options = fields[fields.index("-") + 1 :][:3]

@@ -40,6 +40,7 @@ def _number_in_mountinfo(fd: int) -> str:
     """Return the mount's number in /proc/self/mountinfo, and its device."""
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
         number = next(line.split()[1] for line in file if line.startswith("mnt_id:"))
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+    name = "/proc/self/mountinfo"
+    with open(name, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         found = (line.split() for line in file)
         return next((f"{number}-{line[2]}" for line in found if line[0] == number), number)

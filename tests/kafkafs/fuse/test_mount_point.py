@@ -84,7 +84,7 @@ def test_what_a_killed_daemon_left_is_cleaned(bare_mount: Callable[..., BareMoun
 
 
 def test_names_in_the_mount_table_are_unescaped(tmp_path: Path) -> None:
-    odd = tmp_path / "a b\\040\tc"
+    odd = tmp_path / "a b\\040\tc\rd"
     odd.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "a source", str(odd)], check=True)
     try:
