@@ -17,9 +17,11 @@ from typing import Any, NamedTuple
 
 from storage.units import size_bytes
 
-#: Extended attributes of a mount's root: the daemon's process id; and, as JSON, that (`pid`), the
-#: data directory (`data`) and the mount options (`options`).
+#: Extended attributes of a mount's root: the daemon's process id; the device and the inode of the
+#: data directory, as `DEVICE:INODE`; and, as JSON, the process id (`pid`), the path of the data
+#: directory (`data`) and the mount options (`options`).
 PID_ATTRIBUTE = "user.kafkafs.pid"
+DIRECTORY_ATTRIBUTE = "user.kafkafs.directory"
 MOUNT_ATTRIBUTE = "user.kafkafs.mount"
 #: The kernel's read-ahead, where the daemon may set it: with the kernel's own of 128 KiB reads lose
 #: a third.

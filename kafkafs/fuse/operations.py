@@ -43,7 +43,7 @@ from kafkafs.fuse.listing import Listing
 from kafkafs.fuse.refusals import FACTS_ONLY, NO_LINKS, NO_SUCH_FILES, Refused
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.threads import Turns, in_thread, job_ended
-from kafkafs.mount_options import MOUNT_ATTRIBUTE, PID_ATTRIBUTE, written
+from kafkafs.mount_options import DIRECTORY_ATTRIBUTE, MOUNT_ATTRIBUTE, PID_ATTRIBUTE, written
 from kafkafs.tree.errnos import errno_of
 from kafkafs.tree.events import FAULTS, is_logged
 from kafkafs.tree.filesystem import FileSystem
@@ -396,6 +396,12 @@ class Operations(pyfuse3.Operations):
         facts = {"pid": os.getpid(), "data": mount.manager.path, "options": written(mount.options)}
         return json.dumps(facts).encode()
 
+    def _directory_identity(self) -> bytes:
+        """The value of `DIRECTORY_ATTRIBUTE`: of the open directory, also after it was moved."""
+        manager = self._tree.mount.manager
+        found = manager.files.file_stat(manager.path)
+        return f"{found.st_dev}:{found.st_ino}".encode()
+
     @_of_nothing
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
         figures = await self._in_thread(self._tree.statfs)
@@ -411,6 +417,8 @@ class Operations(pyfuse3.Operations):
             return str(os.getpid()).encode()
         if text == MOUNT_ATTRIBUTE and inode == pyfuse3.ROOT_INODE:
             return self._about_mount()
+        if text == DIRECTORY_ATTRIBUTE and inode == pyfuse3.ROOT_INODE:
+            return await self._in_thread(self._directory_identity)
         node = self._inodes.get(inode)
         return await self._look(node, lambda: node.xattr(text))
 

@@ -223,6 +223,10 @@ def resolve(
         return Address(data_dir, places, mount_that_writes(data_dir))
     if not (only_mount or os.path.isabs(mounted.source)):
         raise fail(f"{first}: this is a kafkafs mount; give its data directory instead")
+    if not only_mount:
+        from kafkafs.cli.common.serving import check_not_moved
+
+        check_not_moved(mounted)
     if path == mounted.path:
         note_typed(first, path)
         places = tuple(_place_in(first, word) for word in others)

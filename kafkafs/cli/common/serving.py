@@ -33,6 +33,43 @@ def check_served(path: str) -> None:
             raise fail(why)
 
 
+def check_not_moved(mounted: Mounted) -> None:
+    """Raise ClickException if the data directory of a mount was moved; see `moved_text`."""
+    from kafkafs.fuse.mount_point import MountError
+
+    try:
+        moved = moved_text(mounted)
+    except MountError as error:
+        raise fail(str(error)) from None
+    if moved is not None:
+        raise fail(f"{moved}. Give its new path instead, or unmount and mount it there")
+
+
+def moved_text(mounted: Mounted) -> str | None:
+    """Return a text that says that a mount's data directory is not where the mount table has it.
+
+    None: it has that path, or this is not known: the daemon does not answer, or not to this user.
+    Errors: MountError if the process that asks the daemon cannot start.
+    """
+    from kafkafs.fuse import mount_point
+    from kafkafs.mount_options import DIRECTORY_ATTRIBUTE
+
+    _, said = mount_point.attribute(mounted.path, DIRECTORY_ATTRIBUTE)
+    # (The mount table may lack the name of the directory.)
+    if not said or not os.path.isabs(mounted.source):
+        return None
+    try:
+        found = os.stat(mounted.source)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return None  # opening the directory fails, too, and reports the error
+    else:
+        if f"{found.st_dev}:{found.st_ino}".encode() == said:
+            return None
+    return f"{mounted.path}: its data directory was moved from {mounted.source}, or deleted"
+
+
 def as_its_user(mounted: Mounted) -> str:
     """Return the line that runs this command as the user who has mounted."""
     return as_user(mounted.user, shlex.join(["kafkafs", *sys.argv[1:]]))

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from kafkafs.cli.common.serving import as_root, force_line
+from kafkafs.cli.common.serving import as_root, force_line, moved_text
 from kafkafs.cli.mounting.doctor import Check, Finding
 from kafkafs.fuse import mount_point
 from kafkafs.fuse.mount_point import Answer, MountError
@@ -180,6 +180,9 @@ def _answers(mounted: Mounted) -> Iterator[Finding]:
             which = "" if daemon is None else f", process {daemon},"
             yield Finding(f"the daemon of {path}{which} does not answer", force_line(mounted.path))
     else:
+        moved = moved_text(mounted)
+        if moved is not None:
+            yield Finding(moved, f"kafkafs umount {shlex.quote(path)}")
         yield from _read_ahead(mounted)
 
 

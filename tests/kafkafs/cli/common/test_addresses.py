@@ -199,6 +199,35 @@ def test_a_mount_of_a_directory_whose_path_is_not_ascii(tmp_path: Path) -> None:
         kafkafs("umount", place.path)
 
 
+@pytest.mark.programs
+@pytest.mark.parametrize("options", [(), ("-o", "ro")], ids=["rw", "ro"])
+def test_a_mount_whose_data_directory_was_moved(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """… is not taken for the directory that now has its path."""
+    place, moved, other = Place(tmp_path), tmp_path / "moved", tmp_path / "other"
+    other.mkdir()
+    for directory in (place.data, other):
+        assert kafkafs("create", directory, "orders").returncode == 0
+    place.mount(*options)
+    try:
+        place.data.rename(moved)
+        lines = [refused(place.path)]
+        other.rename(place.data)
+        lines += [refused(place.path), refused(place.path / "orders")]
+        repaired = kafkafs("repair", "--apply", place.path)
+        lines.append((repaired.returncode, repaired.stderr.splitlines()[-1]))
+        reason = f"its data directory was moved from {place.data}, or deleted. "
+        for status, line in lines:
+            assert (status, line.startswith(f"kafkafs: {place.path}: {reason}")) == (3, True), line
+        assert records(moved) == 0
+        found = kafkafs("doctor", place.path)
+        assert f"{place.path}: its data directory was moved" in found.stdout
+        place.data.rename(other)
+        moved.rename(place.data)
+        assert records(place.path) == 0
+    finally:
+        place.end()
+
+
 def test_no_logs_at_all() -> None:
     code, line = refused()
     assert (code, "missing argument 'DATA|MOUNT" in line) == (2, True), line
