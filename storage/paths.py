@@ -213,14 +213,15 @@ def is_partition_directory(name: str) -> bool:
     return name not in BROKERS_OWN and parse_partition_directory(name) is not None
 
 
-def partitions_in(entries: Iterable[tuple[str, bool]]) -> dict[str, list[int]]:
+def partitions_in(entries: Iterable[tuple[str, str]]) -> dict[str, list[int]]:
     """Return the partition numbers in a data directory, ascending, by topic.
 
-    `entries`: its names, and whether each is a directory.
+    `entries`: its names, and the kind of each (`Files.listing`). A link, or the like, with the name
+    of a partition counts: opening the partition reports the problem.
     """
     found: dict[str, list[int]] = {}
-    for name, is_directory in entries:
-        if is_directory and is_partition_directory(name):
+    for name, kind in entries:
+        if kind != "file" and is_partition_directory(name):
             topic, _, number = name.rpartition("-")
             found.setdefault(topic, []).append(int(number))
     return {topic: sorted(numbers) for topic, numbers in found.items()}

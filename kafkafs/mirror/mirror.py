@@ -219,7 +219,7 @@ class Mirror:
     def _ask_groups(self, files: Files) -> GroupFacts | None:
         """Ask about groups, unless their topic is copied. Errors: MirrorRefused, OSError."""
         name, status = paths.CONSUMER_OFFSETS, self.facts.status
-        has_own = name not in status.ids and name in paths.partitions_in(files.scan(self._path))
+        has_own = name not in status.ids and name in paths.partitions_in(files.listing(self._path))
         if has_own and name in status.topics:
             reason = f"this mirror has a topic {name} of its own, with the offsets that groups had "
             reason += "in the cluster. To copy the topic of the cluster, begin a new mirror"

@@ -117,7 +117,7 @@ def start_offsets(
 
 def begin(files: Files, data_dir: str) -> None:
     """Prepare a directory that becomes a mirror. Errors: MirrorRefused, OSError."""
-    entries = files.scan(data_dir)
+    entries = files.listing(data_dir)
     names = {name for name, _ in entries}
     if paths.partitions_in(entries) or paths.META_PROPERTIES in names:
         reason = "this directory has topics. A mirror begins in a new directory"
@@ -137,7 +137,7 @@ def created_again(
     }
     if not kept:
         return []
-    here = paths.partitions_in(files.scan(data_dir))
+    here = paths.partitions_in(files.listing(data_dir))
     # If a broker has listed a deleted topic again, its first copy already has the name.
     return [
         name
@@ -154,7 +154,7 @@ def take_ids(files: Files, data_dir: str, status: MirrorFile, ids: Mapping[str, 
     completes it. Durable. Errors: OSError.
     """
     point_file.set_ids(files, data_dir, ids)
-    here = paths.partitions_in(files.scan(data_dir))
+    here = paths.partitions_in(files.listing(data_dir))
     for item in ((name, number) for name in ids for number in here.get(name, ())):
         directory = _directory(data_dir, *item)
         with contextlib.suppress(FileNotFoundError):
@@ -174,7 +174,7 @@ def set_aside(files: Files, data_dir: str, status: MirrorFile, topic: str) -> st
     kept = kept_name(topic, topic_id)
     numbers = [
         number
-        for number in paths.partitions_in(files.scan(data_dir)).get(topic, ())
+        for number in paths.partitions_in(files.listing(data_dir)).get(topic, ())
         if checkpoint_file.read_partition_metadata(
             files, os.path.join(_directory(data_dir, topic, number), paths.PARTITION_METADATA)
         )

@@ -130,27 +130,19 @@ class _Conversion:
             reason = "this is a partition's directory, not a data directory"
             raise NotADirectoryError(errno.ENOTDIR, reason, self.path)
         self.settings = Settings(self.files, self.path)
-        found = sorted(
-            (parsed, os.path.join(self.path, name))
-            for name, is_directory in self.files.scan(self.path)
-            if is_directory
-            and name not in paths.BROKERS_OWN
-            and (parsed := paths.parse_partition_directory(name)) is not None
-        )
-        known = {topic for (topic, _), _ in found}
+        found = paths.partitions_in(self.files.listing(self.path))
         for topic in self.topics:
-            if topic not in known:
+            if topic not in found:
                 raise UnknownTopicOrPartition(f"there is no topic {topic!r}", path=self.path)
         tiered = TieredTopics(self.files, self.path, self.settings)
         for topic in self.topics:
             tiered.check_may_write(topic)
-        wanted = sorted(known.intersection(self.topics) or known)
-        lines = {topic: tiered.line(topic) for topic in wanted}
+        lines = {topic: tiered.line(topic) for topic in sorted(set(self.topics) or found)}
         self.outcome.tiered = [line for line in lines.values() if line is not None]
         self.partitions = [
-            (topic, directory)
-            for (topic, _), directory in found
-            if topic in lines and lines[topic] is None
+            (topic, os.path.join(self.path, paths.partition_directory(topic, number)))
+            for topic, line in lines.items()
+            for number in (found[topic] if line is None else ())
         ]
 
     def run(self) -> Outcome:

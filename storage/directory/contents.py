@@ -53,7 +53,7 @@ def contents_of(files: Files, path: str) -> Contents:
     if any(map(paths.is_log, names)):
         return Contents.LOG
     for name, kind in entries:
-        is_named_so = kind == "directory" and paths.is_partition_directory(name)
+        is_named_so = kind != "file" and paths.is_partition_directory(name)
         if is_named_so and _is_partition(files, os.path.join(path, name)):
             return Contents.PARTITIONS
     is_kafkas = any(name in _FILES or name.startswith(_OURS) for name in names) or any(

@@ -22,8 +22,9 @@ from storage import paths
 from storage.directory.data_directory import DataDirectory
 from storage.directory.partition import load_undeleted
 from storage.directory.topics import Topic
-from storage.errors import TopicExists, UnknownTopicOrPartition
-from storage.state import deletion_file
+from storage.errors import CorruptCheckpoint, TopicExists, UnknownTopicOrPartition
+from storage.files import Files
+from storage.state import checkpoint_file, deletion_file
 from storage.state.deletion_file import DeletedPartition, Deletion
 
 _log = logging.getLogger(__name__)
@@ -104,6 +105,18 @@ def _record(directory: DataDirectory, deletion: Deletion) -> bool:
         _log.warning("%s: topic %r cannot be undeleted: %s", directory.path, deletion.topic, error)
         return False
     return True
+
+
+def can_be_undeleted(files: Files, data_dir: str, topic: str, numbers: Sequence[int]) -> bool:
+    """Return whether a topic with these partitions could be restored after its deletion."""
+    directories = (paths.partition_directory(topic, number) for number in numbers)
+    if not any(files.is_directory(os.path.join(data_dir, each)) for each in directories):
+        return False
+    try:
+        lost = checkpoint_file.read_offsets(files, os.path.join(data_dir, paths.LOST_STARTS))
+    except (CorruptCheckpoint, OSError):
+        return False
+    return not any((topic, number) in lost for number in numbers)
 
 
 def _live(topic: str, partition: DeletedPartition) -> str:

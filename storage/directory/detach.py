@@ -11,10 +11,11 @@ After a crash, repeat the call: it completes the rest.
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from storage import paths
-from storage.errors import InvalidConfig, PolicyViolation
+from storage.errors import InvalidConfig, PolicyViolation, UnusableFile
 from storage.files import Files
 from storage.settings import broker_settings
 from storage.settings.broker_settings import BrokerTopic
@@ -34,7 +35,7 @@ def detach(files: Files, data_dir: str) -> list[str]:
     if not names_to_set_aside(files, data_dir):
         return []
     settings = Settings(files, data_dir)
-    found = paths.partitions_in(files.scan(data_dir))
+    found = paths.partitions_in(files.listing(data_dir))
     if not any(files.exists(_aside(data_dir, name)) for name in _NAMES):
         theirs = broker_settings.read(
             files,
@@ -44,13 +45,15 @@ def detach(files: Files, data_dir: str) -> list[str]:
         )
         assert theirs is not None
         broker_settings.write(files, data_dir, theirs, found)
-    tiered = TieredTopics(files, data_dir, settings)
+    # A topic whose settings cannot be read does not prevent the detach, which names it.
+    tiered = TieredTopics(files, data_dir, Settings(files, data_dir, keeps_faulty=True))
     for topic, numbers in found.items():
         for number in numbers if tiered.why(topic) is None else ():
             # The manifest is older than the broker's deletions and cleanings.
-            manifest_file.drop(
-                files, os.path.join(data_dir, paths.partition_directory(topic, number))
-            )
+            with contextlib.suppress(UnusableFile):  # the partition is a link
+                manifest_file.drop(
+                    files, os.path.join(data_dir, paths.partition_directory(topic, number))
+                )
     for name in _NAMES:
         if files.exists(os.path.join(data_dir, name)):
             files.rename(os.path.join(data_dir, name), _aside(data_dir, name))
@@ -73,7 +76,7 @@ def not_known(files: Files, data_dir: str) -> list[str]:
     """Return a line for each ordinary topic whose settings are not known. Changes nothing."""
     settings = Settings(files, data_dir, keeps_faulty=True)
     tiered = TieredTopics(files, data_dir, settings)
-    names = sorted(paths.partitions_in(files.scan(data_dir)))
+    names = sorted(paths.partitions_in(files.listing(data_dir)))
     whys = {name: settings.why_no_deletion(name) for name in names if tiered.why(name) is None}
     return [f"{name}: {why}" for name, why in whys.items() if why is not None]
 
@@ -82,7 +85,7 @@ def tiered_lines(files: Files, data_dir: str) -> list[str]:
     """Return lines that name tiered topics and their remote offsets. Changes nothing."""
     tiered = TieredTopics(files, data_dir, Settings(files, data_dir, keeps_faulty=True))
     lines: list[str | None] = []
-    for name in sorted(paths.partitions_in(files.scan(data_dir))):
+    for name in sorted(paths.partitions_in(files.listing(data_dir))):
         if tiered.why(name) is not None:
             lines += [tiered.line(name), tiered.remote_line(name)]
     return [line for line in lines if line is not None]
@@ -111,7 +114,7 @@ def names_to_give_back(files: Files, data_dir: str) -> list[str]:
     if known is not None:
         made = [
             paths.partition_directory(topic, number)
-            for topic, numbers in sorted(paths.partitions_in(files.scan(data_dir)).items())
+            for topic, numbers in sorted(paths.partitions_in(files.listing(data_dir)).items())
             for number in numbers
             if number not in known.topics.get(topic, BrokerTopic("")).partitions
         ]

@@ -96,7 +96,7 @@ def change_settings(path: str, topic: str, values: Mapping[str, str | None]) -> 
     topic, unless the change makes it an ordinary one. Nothing has changed.
     """
     with alone(path) as files:
-        if topic not in paths.partitions_in(files.scan(path)):
+        if topic not in paths.partitions_in(files.listing(path)):
             raise UnknownTopicOrPartition(f"there is no topic {topic!r}", path=path)
         settings = Settings(files, path, check_policy)
         if settings.checked(topic, values).get(REMOTE_STORAGE) is not False:

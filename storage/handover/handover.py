@@ -400,11 +400,9 @@ class _Handover:
         theirs_tiered = TieredTopics(
             self.files, self.broker, Settings(self.files, self.broker, keeps_faulty=True)
         )
-        names = [name for name, is_directory in self.files.scan(self.data) if is_directory]
-        parsed = map(paths.parse_partition_directory, names)
-        there = {each[0] for each in parsed if each}
         if not self.topics and self.point is None:
-            outcome.left_out = sorted(there & paths.INTERNAL_TOPICS)
+            there = paths.partitions_in(self.files.listing(self.data))
+            outcome.left_out = sorted(there.keys() & paths.INTERNAL_TOPICS)
         theirs = self._brokers_partitions()
         chosen: list[Log] = []
         for name, logs in self._topics(source).items():
@@ -472,12 +470,8 @@ class _Handover:
         return os.path.join(self.broker, paths.partition_directory(topic, partition))
 
     def _brokers_partitions(self) -> dict[str, set[int]]:
-        found: dict[str, set[int]] = {}
-        for name, is_directory in self.files.scan(self.broker):
-            parsed = paths.parse_partition_directory(name) if is_directory else None
-            if parsed is not None:
-                found.setdefault(parsed[0], set()).add(parsed[1])
-        return found
+        found = paths.partitions_in(self.files.listing(self.broker))
+        return {topic: set(numbers) for topic, numbers in found.items()}
 
     def _is_new(self, source: LogManager, log: Log, begun: Collection[_Item]) -> bool:
         """Return whether the partition is to be handed over; adds refusals."""
@@ -686,7 +680,7 @@ class _Handover:
     def _ids_in(self, place: str) -> dict[str, str]:
         """Return the ids of the topics in a directory, by name."""
         found: dict[str, str] = {}
-        for topic, numbers in paths.partitions_in(self.files.scan(place)).items():
+        for topic, numbers in paths.partitions_in(self.files.listing(place)).items():
             directory = os.path.join(place, paths.partition_directory(topic, numbers[0]))
             path = os.path.join(directory, paths.PARTITION_METADATA)
             topic_id = checkpoint_file.read_partition_metadata(self.files, path)

@@ -269,7 +269,7 @@ class Settings:
         if self._files.exists(os.path.dirname(first)):
             return first
         if topic not in self._lowest:
-            found = paths.partitions_in(self._files.scan(self._data_dir))
+            found = paths.partitions_in(self._files.listing(self._data_dir))
             self._lowest = {each: numbers[0] for each, numbers in found.items()}
         lowest = self._lowest.get(topic)
         return None if lowest is None else self._path_in(topic, lowest)

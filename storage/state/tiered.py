@@ -121,7 +121,7 @@ class TieredTopics:
     def _numbers(self, topic: str) -> list[int]:
         partitions = self._partitions
         if partitions is None or topic not in partitions:
-            partitions = paths.partitions_in(self._files.scan(self._data_dir))
+            partitions = paths.partitions_in(self._files.listing(self._data_dir))
             self._partitions = partitions
         return partitions.get(topic, [])
 

@@ -103,16 +103,16 @@ def _find(targets: Iterable[str], files: Files) -> dict[str, set[int] | None]:
     """
     found: dict[str, set[int] | None] = {}
     for target in targets:
-        path = os.path.realpath(target)
+        path = os.path.abspath(target)
         parent, name = os.path.split(path)
         base = paths.base_offset_of(name)
         if os.path.isdir(path):
             if paths.parse_partition_directory(name) is not None:
                 found[path] = None
                 continue
-            for entry, is_directory in sorted(files.scan(path)):
-                if is_directory and paths.is_partition_directory(entry):
-                    found[os.path.join(path, entry)] = None
+            for topic, numbers in sorted(paths.partitions_in(files.listing(path)).items()):
+                for number in numbers:
+                    found[os.path.join(path, paths.partition_directory(topic, number))] = None
         elif base is None:
             raise NotADirectoryError(
                 errno.ENOTDIR, "neither a directory nor a file of a segment", target

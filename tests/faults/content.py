@@ -221,8 +221,8 @@ FAULTS = [
     Fault(
         "convert-of-one-topic-converts-all",
         "storage/convert/convert.py",
-        "        wanted = sorted(known.intersection(self.topics) or known)\n",
-        "        wanted = sorted(known)\n",
+        "sorted(set(self.topics) or found)",
+        "sorted(found)",
         "kafkafs convert DATA TOPIC rewrites all topics.",
         ("tests/storage/convert/test_convert.py",),
     ),

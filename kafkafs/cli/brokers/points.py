@@ -149,7 +149,7 @@ class _Segments:
 
         self._files = files
         self._data_dir = data_dir
-        self._topics = partitions_in(files.scan(data_dir))
+        self._topics = partitions_in(files.listing(data_dir))
         self._starts: dict[tuple[str, int], int] = {}
         with contextlib.suppress(CorruptCheckpoint):
             self._starts = read_offsets(files, os.path.join(data_dir, LOG_STARTS))

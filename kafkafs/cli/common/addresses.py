@@ -192,7 +192,7 @@ def _as_data_and_place(path: str) -> tuple[str, ...]:
         ways.append((data_dir, topic, f"{topic}:{last}"))
     for data_dir, topic, place in ways:
         with suppress(OSError):
-            if topic in paths.partitions_in(Files().scan(os.path.abspath(data_dir))):
+            if topic in paths.partitions_in(Files().listing(os.path.abspath(data_dir))):
                 return data_dir or ".", place
     return ()
 
@@ -472,9 +472,7 @@ def check_places(
     from storage.errors import UnknownTopicOrPartition
     from storage.files import Files
 
-    # Includes a link, or the like: opening it reports the problem.
-    entries = [(name, kind != "file") for name, kind in Files().listing(data_dir)]
-    there = paths.partitions_in(entries)
+    there = paths.partitions_in(Files().listing(data_dir))
     for topic, partition in places:
         if topic not in there:
             partitions = {f"{name}:{number}" for name in there for number in there[name]}

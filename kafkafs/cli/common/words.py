@@ -283,12 +283,13 @@ def _topics(ctx: click.Context, *, deleted: bool) -> dict[str, list[int]]:
     The result is empty if the directory cannot be read.
     """
     from storage import paths
+    from storage.files import Files
 
     path = _directory(ctx)
     mounted, _ = mount_around(path)
     try:
-        with os.scandir(path if mounted is None else mounted.source) as found:
-            entries = [(entry.name, entry.is_dir()) for entry in found] if path else []
+        source = os.path.realpath(path if mounted is None else mounted.source)
+        entries = Files().listing(source) if path else []
     except OSError:
         if mounted is None:
             return {}

@@ -26,10 +26,11 @@ def _targets(words: Sequence[str], *, may_be_open: bool) -> list[str]:
     if not any(
         base_offset_of(os.path.basename(each)) is None or os.path.isdir(each) for each in words
     ):
-        for word in words:
-            directory = os.path.dirname(os.path.abspath(word))
-            checked_directory(directory, may_be_partition=True)
-        return list(words)
+        places = (os.path.split(os.path.abspath(word)) for word in words)
+        return [
+            os.path.join(checked_directory(directory, may_be_partition=True), name)
+            for directory, name in places
+        ]
     logs = resolve(words, may_be_partition=True)
     data_dir = logs.data_dir if may_be_open else directory_to_open(logs)
     there = partitions_at(logs) if logs.places else []

@@ -86,7 +86,7 @@ def _checked(address: Address, topic: str, partitions: int | None, settings: dic
 
     files = Files(address.data_dir)
     paths.check_new_name(topic)
-    if topic in paths.partitions_in(files.scan(address.data_dir)):
+    if topic in paths.partitions_in(files.listing(address.data_dir)):
         raise TopicExists(f"topic {topic!r} already exists", path=address.data_dir)
     found = Settings(files, address.data_dir, check_policy)
     found.checked(topic, settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -105,13 +105,25 @@ def _say_what_would_go(logs: Address, topics: Sequence[str], out: Output) -> Non
     found: list[dict[str, Value]] = []
     for topic in topics:
         tiered.check_may_write(topic)
-        count, delay_ms = len(partitions[topic]), settings.log_config(topic).file_delete_delay_ms
+        count, delay_ms = len(partitions[topic]), _delay_ms(settings, logs, topic, partitions)
         found.append({"topic": topic, "undelete_ms": delay_ms, "undelete_until": None})
         after = "it could not be restored"
         if delay_ms:
             after = f"undelete could restore it for {duration_in_words(delay_ms)}"
         out.say(f"would delete {topic}, {counted(count, 'partition')}; {after}")
     out.json({"dry_run": True, "topics": found})
+
+
+def _delay_ms(
+    settings: Settings, logs: Address, topic: str, partitions: Mapping[str, Sequence[int]]
+) -> int:
+    """Return for how long a topic could be restored after its deletion; 0: not at all."""
+    from storage.directory.deletion import can_be_undeleted
+    from storage.files import Files
+
+    if not can_be_undeleted(Files(), logs.data_dir, topic, partitions[topic]):
+        return 0
+    return settings.log_config(topic).file_delete_delay_ms
 
 
 def _check_enabled(settings: Settings, logs: Address) -> None:
@@ -123,8 +135,9 @@ def _have_deleted(
     mount: str, logs: Address, topics: Sequence[str], tell: Callable[[str, int, int], None]
 ) -> None:
     settings = settings_at(logs.data_dir)
+    partitions = check_places(logs.data_dir, logs.places)
     for topic in topics:
-        delay_ms = settings.log_config(topic).file_delete_delay_ms
+        delay_ms = _delay_ms(settings, logs, topic, partitions)
         path = os.path.join(mount, topic)
         with Request(mount, topic).failing_as(path):
             os.rmdir(path)

@@ -79,7 +79,7 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
 
 def no_topic(path: str, topic: str) -> UnknownTopicOrPartition:
     """Return the error of a missing topic that no option creates. OSError."""
-    hint = did_you_mean(topic, paths.partitions_in(Files(path).scan(path))) or "."
+    hint = did_you_mean(topic, paths.partitions_in(Files(path).listing(path))) or "."
     return UnknownTopicOrPartition(
         f"there is no topic {topic!r}{hint} To create it: option {TOPIC_PARTITIONS!r}, or "
         f"kafkafs create {shlex.quote(path)} {shlex.quote(topic)} --partitions N",

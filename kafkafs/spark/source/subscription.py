@@ -102,7 +102,7 @@ class SubscribedLogs:
         topics = self._options.subscription.topics or {name.topic for name in partitions}
         missing = topics - {log.topic for log in self._opened.manager.logs()}
         if missing:
-            there = partitions_in(self.location.files().scan(self.location.path))
+            there = partitions_in(self.location.files().listing(self.location.path))
             wanted = sorted(missing)
             hint = next(filter(None, (did_you_mean(name, there) for name in wanted)), "")
             raise UnknownTopicOrPartition(

@@ -265,8 +265,33 @@ def test_a_partition_that_is_a_link_is_not_left_out(data: Path) -> None:
         assert [row.split()[:3] for row in rows if row.startswith(topic)][-1] == [
             *(topic, partition[-1], "-"),
         ]
-    done = kafkafs("delete", "--dry-run", data, "links")
-    assert done.stdout.startswith("would delete links, 1 partition; ")
+    before = content(data)
+    for others in (["--indexes"], ["--indexes", "--apply"]):
+        for places in ([], ["links"], ["orders:1"]):
+            done = kafkafs("repair", *others, data, *places)
+            assert (done.returncode, "contains a symbolic link" in done.stderr) == (3, True)
+    for places in ([], ["links"]):
+        done = kafkafs("convert", data, *places)
+        assert (done.returncode, "contains a symbolic link" in done.stderr) == (3, True)
+    for command in (["config", data, "links", "retention.ms=5"], ["create", data, "links"]):
+        done = kafkafs(*command)
+        assert (done.returncode, "there is no topic" in done.stderr) == (3, False)
+    assert "links-0" in kafkafs("doctor", data).stdout
+    assert content(data) == before
+
+
+def test_a_deleted_link_cannot_be_restored(place: Place) -> None:
+    (place.data / "aside").mkdir()
+    for topic in ("links", "others"):
+        (place.data / f"{topic}-0").symlink_to("aside")
+    done = kafkafs("delete", "--dry-run", place.data, "links")
+    assert done.stdout == "would delete links, 1 partition; it could not be restored\n"
+    done = kafkafs("delete", place.data, "links")
+    assert done.stdout == "deleted links; it cannot be restored\n"
+    assert "others-0: cannot open" in kafkafs("mount", place.data, place.path).stderr
+    done = kafkafs("delete", place.path, "others")
+    assert done.stdout == "deleted others; it cannot be restored\n"
+    assert (place.data / "aside").is_dir()
 
 
 # -- convert -------------------------------------------------------------------------------------

@@ -91,6 +91,17 @@ def test_what_is_not_known_is_kept_all_the_same(tmp_path: Path) -> None:
         assert not manager.create_topic("new", 1).partitions[0].config.unknown
 
 
+def test_a_link_in_the_place_of_a_partition_is_one_of_the_brokers(data: Path) -> None:
+    (data / "orders-0").rename(data.parent / "orders-0")
+    (data / "orders-0").symlink_to(data.parent / "orders-0")
+    (line,) = detach(Files(), str(data))
+    assert "the path contains a symbolic link" in line
+    (data / "orders-0").unlink()
+    (data.parent / "orders-0").rename(data / "orders-0")
+    assert Settings(Files(), str(data)).is_brokers_topic("orders")
+    undo(Files(), str(data))
+
+
 def test_it_can_be_taken_back(data: Path) -> None:
     before, shown = state(data), listing(data)
     detach(Files(), str(data))

@@ -309,7 +309,7 @@ def _settings(path: str) -> Iterator[Finding]:
     """Check that the settings of every topic are known."""
     try:
         with _opened(path) as manager:
-            topics = paths.partitions_in(manager.files.scan(path))
+            topics = paths.partitions_in(manager.files.listing(path))
             ordinary = [topic for topic in topics if manager.tiered.why(topic) is None]
             kept = manager.settings.kept_topics(ordinary)
             holder = manager.files.locked_by(os.path.join(path, paths.LOCK))
@@ -335,7 +335,7 @@ def _private(path: str) -> Iterator[Finding]:
     try:
         with _opened(path) as manager:
             permissions = Permissions(manager, options.uid, options.gid, options.umask)
-            topics = paths.partitions_in(manager.files.scan(path))
+            topics = paths.partitions_in(manager.files.listing(path))
             found = permissions.exposed(
                 (topic, number) for topic, numbers in topics.items() for number in numbers
             )
