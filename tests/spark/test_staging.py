@@ -29,6 +29,7 @@ from storage.errors import (
     RecordTooLarge,
     StorageError,
     UnknownTopicOrPartition,
+    UnusableFile,
 )
 from storage.files import Files
 from storage.record.header import parse_header
@@ -220,6 +221,27 @@ def test_other_directories_have_the_last_partitions(data: Path) -> None:
     with pytest.raises(UnknownTopicOrPartition, match=r"row 4.*no partition 4"):
         one.add(batch([{"key": keys[4], "value": b"v"}]))
     one.discard()
+
+
+def test_a_partition_that_is_a_link_gets_no_rows_and_keeps_its_keys(data: Path) -> None:
+    """The other partitions do not get them, as in a mount."""
+    (data / "orders-2").rename(data.parent / "elsewhere")
+    (data / "orders-2").symlink_to("../elsewhere")
+    keys = {partition_of(key, 3): key for key in (b"%d" % number for number in range(50))}
+    for topic_partitions in (None, 3):
+        task = begin(data, topic="orders", topic_partitions=topic_partitions)
+        task.add(batch([{"key": keys[number], "value": b"v"} for number in range(2)] * 50))
+        assert [(each.topic, each.partition) for each in task.finish()[0]] == [
+            ("orders", 0),
+            ("orders", 1),
+        ]
+        task.discard()
+    refused = begin(data, topic="orders")
+    refused.add(batch([{"key": keys[2], "value": b"v"}]))
+    with pytest.raises(UnusableFile, match=r"symbolic link.*orders-2/"):
+        refused.finish()
+    refused.discard()
+    assert os.listdir(data / "orders-0") == os.listdir(data / "orders-1")
 
 
 def test_no_rows_no_files(data: Path) -> None:

@@ -50,13 +50,9 @@ class Selection(NamedTuple):
 
     def check(self, where: Location) -> Location:
         """Raise UnknownTopicOrPartition if a chosen topic or partition is missing. OSError."""
-        there = {
-            parsed
-            for name, is_directory in where.files().scan(where.path)
-            if is_directory and (parsed := paths.parse_partition_directory(name)) is not None
-        }
+        there = paths.partitions_in(where.files().listing(where.path))
         for topic, partition in self.places:
-            if not any(name == topic and partition in (None, number) for name, number in there):
+            if topic not in there or (partition is not None and partition not in there[topic]):
                 what = f"no topic {topic!r}"
                 if partition is not None:
                     what = f"no partition {partition} of topic {topic!r}"

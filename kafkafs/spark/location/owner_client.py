@@ -331,12 +331,7 @@ def _pauses_s() -> Iterator[float]:
 
 def partitions_of(path: str, topic: str) -> int:
     """Return the number of a topic's partitions in a data directory; 0: no topic. OSError."""
-    parsed = (
-        paths.parse_partition_directory(name)
-        for name, is_directory in Files(path).scan(path)
-        if is_directory
-    )
-    return sum(each is not None and each[0] == topic for each in parsed)
+    return len(paths.partitions_in(Files(path).listing(path)).get(topic, ()))
 
 
 def _no_answer(owner: OwnerProcess) -> str:

@@ -83,7 +83,7 @@ class Staging:
         self._rows = 0
         self._topics: dict[str, _TopicRows] = {}
         self._files = _StagedFiles(files, open_files)
-        self._partitions = self._list_partitions()
+        self._partitions = paths.partitions_in(files.listing(data_dir))
         self._settings = Settings(files, data_dir)
         self._tiered = TieredTopics(files, data_dir, self._settings)
 
@@ -147,7 +147,7 @@ class Staging:
             partitions = self._partitions_of(topic)
             config = self._settings.log_config(topic)
             count = self._settings.partition_count(topic)
-            rows = _TopicRows(topic, sorted(partitions), count, config, self._write, self._clock_ms)
+            rows = _TopicRows(topic, partitions, count, config, self._write, self._clock_ms)
             self._topics[topic] = rows
         return rows
 
@@ -161,17 +161,8 @@ class Staging:
             from kafkafs.spark.location.owner_client import create_topic
 
             create_topic(self._data_dir, topic, self._topic_partitions)
-            self._partitions = self._list_partitions()
+            self._partitions = paths.partitions_in(self._disk.listing(self._data_dir))
             found = self._partitions[topic]
-        return found
-
-    def _list_partitions(self) -> dict[str, list[int]]:
-        """Return the partitions that exist, by topic."""
-        found: dict[str, list[int]] = {}
-        for directory, is_directory in self._disk.scan(self._data_dir):
-            parsed = paths.parse_partition_directory(directory) if is_directory else None
-            if parsed is not None and directory not in paths.BROKERS_OWN:
-                found.setdefault(parsed[0], []).append(parsed[1])
         return found
 
     def _write(self, topic: str, partition: int, batches: memoryview | bytearray) -> str:
