@@ -11,6 +11,7 @@ from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source.data_loss import DataLoss
 from kafkafs.spark.source.offsets import Reached, TopicPartition
 from storage import Log, LogManager
+from storage.log.truncate import truncate
 from tests.spark.reading import Stream, values
 from tests.storage.logs import NOW_MS, append, opened, remove_head
 from tests.storage.segmented import segmented
@@ -260,11 +261,67 @@ def test_a_partition_that_is_deleted_is_lost(
             manager.delete_topic("u")
             with pytest.raises(DataLoss, match=r"Partitions \[u-0\] have been deleted"):
                 stream.next()
-        with Stream(tmp_path, stream.log[:-1], failOnDataLoss="false") as stream:
+        with Stream(tmp_path, stream.log, failOnDataLoss="false") as stream:
             append(manager.log("t", 0), b"c")
             assert values(stream.rest()) == [b"c"]
-            assert stream.ends[-1] == {T0: 2}
+            assert stream.ends[-1][T0] == 2
             assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("stops", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_restored_topic_is_read_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fails: bool, stops: bool
+) -> None:
+    """It is as if nobody had deleted it, also for a query that has seen that it was missing."""
+    with opened(tmp_path) as manager:
+        append(topic(manager)[0], b"a", b"b")
+        append(topic(manager, name="u")[0], b"c")
+        options = {"startingOffsets": "earliest", "failOnDataLoss": fails}
+        with Stream(tmp_path, **options) as stream:
+            assert values(stream.rest()) == [b"a", b"b", b"c"]
+        manager.delete_topic("t")
+        append(manager.log("u", 0), b"d")
+        with Stream(tmp_path, stream.log, **options) as again:
+            if stops:
+                again.plan.stop_at_latest()
+            if fails:
+                with pytest.raises(DataLoss, match=r"Partitions \[t-0\] have been deleted"):
+                    again.next()
+            else:
+                assert values(again.rest()) == [b"d"]
+        assert len(caplog.records) == (0 if fails else 1)
+        manager.undelete_topic("t")
+        append(manager.log("t", 0), b"e")
+        with Stream(tmp_path, stream.log, **options) as again:
+            assert values(again.rest()) == ([b"e", b"d"] if fails else [b"e"])
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_log_that_was_shorter_for_a_while(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    """A broker may remove the end of its log at a restart, and copy it from the leader again."""
+    with opened(tmp_path) as manager:
+        (log,) = topic(manager)
+        append(log, b"a")
+        append(log, b"b", b"c")
+    options = {"startingOffsets": "earliest", "failOnDataLoss": fails}
+    with Stream(tmp_path, **options) as stream:
+        assert values(stream.rest()) == [b"a", b"b", b"c"]
+    with opened(tmp_path) as manager:
+        truncate(manager.log("t", 0), 1, NOW_MS, lambda end: None)
+    with Stream(tmp_path, stream.log, **options) as again:
+        if fails:
+            with pytest.raises(DataLoss, match="was changed from 3 to 1"):
+                again.next()
+        else:
+            assert again.rest() == []
+            assert len(caplog.records) == 1
+    with opened(tmp_path) as manager:
+        append(manager.log("t", 0), b"b", b"c", b"d")
+    with Stream(tmp_path, stream.log, **options) as again:
+        assert values(again.rest()) == [b"d"]
 
 
 def remade(manager: LogManager, *new: bytes, has_id: bool = True) -> None:

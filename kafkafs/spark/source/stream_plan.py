@@ -9,12 +9,16 @@ old log is lost, and the query reads the new log from its start. Topics of an ol
 ids. For them an end below the start means the same. If the new log is as long as the old one, the
 plan gives such an end, so that a restarted query sees it, too.
 
+A topic with an id may come back: a user restores it, or a broker copies the lost end of its log
+again. So loss is reported before an end is given. With `failOnDataLoss=false` the end of a missing
+or shorter log is its start, and the query later continues there.
+
 The query reads partitions that appear while it runs from their start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from pyspark.sql.datasource import InputPartition
 
@@ -116,6 +120,10 @@ class StreamPlan:
                 return start
         target = self.latest if self._target is None else self._target
         first, end = dict(start.offsets), dict(target)
+        same = self._of_same_topics(start)
+        if deleted := same - self._seen.keys():
+            self._policy.report(None, _deleted(deleted))
+        end |= {name: first[name] for name in same - end.keys()}
         for name in end.keys() & first.keys() & self._seen.keys():
             if _differ(start.ids, self._ids, name):
                 first[name], end[name] = self._seen[name].log_start_offset, self.latest[name]
@@ -124,9 +132,8 @@ class StreamPlan:
                 end[name] = first[name] - 1
             elif (
                 end[name] < first[name]
-                and name in known
                 and name not in recreated
-                and not self._policy.fail
+                and (name in same or (name in known and not self._policy.fail))
             ):
                 # The log has become shorter: wait until it is as long as before.
                 self._policy.report(name, _changed(name, first[name], end[name]))
@@ -140,6 +147,16 @@ class StreamPlan:
             most = self._options.max_offsets
             end = end if most is None else offsets.limited(first, end, most)
         return Reached(end, {**start.ids, **self._ids})
+
+    def _of_same_topics(self, start: Reached) -> set[TopicPartition]:
+        """Return the partitions whose topic has the id that it had before, or is missing."""
+        there = {name.topic for name in self._seen}
+        same = {
+            topic
+            for topic, known in start.ids.items()
+            if self._ids.get(topic) == known or not (topic in self._ids or topic in there)
+        }
+        return {name for name in start.offsets if name.topic in same}
 
     def _look(self) -> set[TopicPartition]:
         """Look at the logs; return those without an id that were recreated since the last call."""
@@ -189,7 +206,7 @@ class StreamPlan:
         recreated = self._recreated_since(logs, ids)
         lost = start.offsets.keys() - end.offsets.keys()
         if lost and not is_first_again:
-            self._policy.report(None, f"Partitions {offsets.names(lost)} have been deleted.")
+            self._policy.report(None, _deleted(lost))
         ranges = []
         for name, behind in end.offsets.items():
             if name in recreated or _differ(end.ids, ids, name):
@@ -241,6 +258,10 @@ def _differ(before: Mapping[str, str], now: Mapping[str, str], name: TopicPartit
     """Return whether the ids show that a partition's topic was recreated."""
     known, found = before.get(name.topic), now.get(name.topic)
     return None not in (known, found) and known != found
+
+
+def _deleted(names: Iterable[TopicPartition]) -> str:
+    return f"Partitions {offsets.names(names)} have been deleted."
 
 
 def _recreated(name: TopicPartition) -> str:
