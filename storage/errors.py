@@ -223,7 +223,7 @@ class Fenced(StorageError):
 
 
 class BatchGap(StorageError):
-    """A batch of a query that does not follow the last adopted one."""
+    """A batch of a query that neither follows the last adopted one nor repeats it."""
 
 
 class SwapRefused(StorageError):

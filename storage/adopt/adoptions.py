@@ -59,11 +59,23 @@ class Query:
     adopted_ms: int = 0
 
     def is_done(self, request: AdoptRequest) -> bool:
-        """Return whether a request was adopted already. Errors: InvalidRecord for another kind."""
+        """Return whether a request was adopted already. Errors: InvalidRecord for another kind;
+        BatchGap for an old batch of a new run.
+
+        A restarted query repeats at most the last batch. With an old checkpoint it would make other
+        batches, with new rows, under the numbers of adopted ones.
+        """
         if request.kind is not self.kind:
             raise InvalidRecord(
                 f"query {request.query} has written as kind {self.kind} before, not "
                 f"{request.kind}: choose another query name"
+            )
+        is_known = request.run in (self.run, *self.fenced)
+        if self.kind is QueryKind.STREAM and request.batch < self.batch and not is_known:
+            raise BatchGap(
+                f"batch {request.batch} of query {request.query} is older than batch {self.batch}, "
+                "the last one that was adopted: the query was restarted with an old checkpoint, "
+                "and its batch may have new rows. Begin a new checkpoint"
             )
         return request.batch <= self.batch
 

@@ -141,7 +141,8 @@ class AdoptingMachine(RuleBasedStateMachine):
             for partition, tasks in data.items()
         }
         request = staged(self.disk, str(self.data), query, batch, filled, run=run)
-        duplicate = batch <= known.batch
+        older = batch < known.batch and run not in {known.run, *known.fenced}
+        duplicate = batch <= known.batch and not older
         fenced = run in known.fenced and not duplicate
         gap = known.batch >= 0 and batch > known.batch + 1
         task = Task() if steps is None else GivenUp(steps)
@@ -150,13 +151,13 @@ class AdoptingMachine(RuleBasedStateMachine):
         except Fenced:
             assert fenced
         except BatchGap:
-            assert gap
+            assert gap or older
             assert not fenced
         except TaskCancelled:
             assert steps is not None
         else:
             assert not fenced
-            assert duplicate or not gap
+            assert duplicate or not (gap or older)
             assert outcome.duplicate == duplicate
             if not duplicate:
                 known.take_over(run)

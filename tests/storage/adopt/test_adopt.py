@@ -117,6 +117,21 @@ def test_a_newer_run_fences_the_older_one(data: Path) -> None:
         assert found == [(0, 0), (1, 0)]
 
 
+def test_an_old_checkpoint_is_refused(data: Path) -> None:
+    """The batches of the new run may have other rows. A run may repeat what it has adopted."""
+    with opened(data) as manager:
+        for number in range(3):
+            adopted(manager, staged(FILES, str(data), "q", number, {A: [[b"x"]]}, run="first"))
+        older = staged(FILES, str(data), "q", 1, {A: [[b"x"], [b"more"]]}, run="second")
+        with pytest.raises(BatchGap, match=r"batch 1 .* older than batch 2.* old checkpoint"):
+            adopted(manager, older)
+        assert len(left(str(data))) == 2
+        for number, run in (1, "first"), (2, "second"):
+            again = staged(FILES, str(data), "q", number, {A: [[b"x"]]}, run=run)
+            assert adopted(manager, again).duplicate
+        assert values(manager.log("a", 0)) == [b"x"] * 3
+
+
 @pytest.mark.parametrize("batch", [0, 1])
 def test_a_run_whose_adoption_fails_takes_nobodys_place(data: Path, batch: int) -> None:
     with opened(data) as manager:
@@ -125,12 +140,11 @@ def test_a_run_whose_adoption_fails_takes_nobodys_place(data: Path, batch: int) 
         request = staged(FILES, str(data), "q", batch, {A: [[b"late"]]}, run="late")
         with pytest.raises(TaskCancelled):
             manager.adopter.adopt(request, StoppedBeforeFlush(), lambda: NOW_NS)
-        for number in range(batch, batch + 2):
-            adopted(manager, staged(FILES, str(data), "q", number, {A: [[b"x"]]}, run="current"))
-        assert values(manager.log("a", 0)) == [b"x"] * (batch + 2)
+        adopted(manager, staged(FILES, str(data), "q", batch, {A: [[b"x"]]}, run="current"))
+        assert values(manager.log("a", 0)) == [b"x"] * (batch + 1)
         # Nor has it lost its own.
         assert adopted(manager, request).duplicate
-        after = staged(FILES, str(data), "q", batch + 2, {A: [[b"y"]]}, run="late")
+        after = staged(FILES, str(data), "q", batch + 1, {A: [[b"y"]]}, run="late")
         assert not adopted(manager, after).duplicate
 
 
