@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _LONG = re.compile(r"[+-]?[0-9]{1,19}")
-_DURATION = re.compile(r"(-?[0-9]+)([a-z]+)?")
+_DURATION = re.compile(r"(-?[0-9]{1,15})([a-z]+)?")
 _UNITS_MS = {
     "us": 0.001,
     "ms": 1,

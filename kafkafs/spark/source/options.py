@@ -276,7 +276,7 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
             )
         try:
             re.compile(pattern)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise InvalidOption(
                 f"Option 'subscribePattern' is not a regular expression: {error}, got {value!r}"
             ) from None
