@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import chain
 from pathlib import Path
 
@@ -10,13 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kafkafs.spark.jobs import chart, export, export_state
+from kafkafs.spark.jobs import chart, export, export_state, import_
+from kafkafs.spark.jobs.import_records import ImportOptions
 from kafkafs.spark.jobs.range_stats import WIDTHS_MS, RangeStats
 from kafkafs.spark.jobs.selection import EVERYTHING, Selection
 from kafkafs.spark.jobs.session import reason
 from kafkafs.spark.jobs.stats_report import TopicStats
 from storage import LogManager
-from storage.errors import FaultyPartition, InvalidConfig
+from storage.errors import FaultyPartition, InvalidConfig, UnknownTopicOrPartition
 from storage.record.batch import Record, encode
 from storage.record.columns._columns import decode_columns
 from tests.storage.logs import NOW_MS, opened
@@ -155,6 +157,18 @@ def test_a_job_does_not_leave_out_a_partition_that_cannot_be_opened(tmp_path: Pa
             EVERYTHING.logs(manager)
         (log,) = Selection((("t", 1),)).logs(manager)
         assert log is manager.log("t", 1)
+
+
+def test_an_import_into_a_directory_that_has_some_partitions(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.create_topic("t", 3)
+    shutil.rmtree(tmp_path / "t-1")
+    options = ImportOptions("t", (__file__,), "text")
+    for number in (0, 2):
+        import_.check(str(tmp_path), options._replace(partition=number))
+    for number in (1, 3):
+        with pytest.raises(UnknownTopicOrPartition, match=f"'t' has no partition {number}"):
+            import_.check(str(tmp_path), options._replace(partition=number))
 
 
 def test_an_export_of_topics_and_partitions(tmp_path: Path) -> None:

@@ -140,12 +140,12 @@ def _partitions(directory: str, options: ImportOptions) -> int:
         raise UnknownTopicOrPartition(
             f"there is no topic {options.topic!r}. To create it: --partitions N", path=directory
         )
-    count = there or options.partitions or 0
-    if options.partition is not None and options.partition >= count:
+    numbers = there or range(options.partitions or 0)
+    if options.partition is not None and options.partition not in numbers:
         raise UnknownTopicOrPartition(
             f"topic {options.topic!r} has no partition {options.partition}", path=directory
         )
-    return there
+    return len(there)
 
 
 # -- the files -----------------------------------------------------------------------------------

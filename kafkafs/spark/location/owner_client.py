@@ -211,7 +211,7 @@ class _Client:
     def create_topic(self, topic: str, partitions: int) -> None:
         """Ask the present owner to create the topic unless it exists. _Gone."""
         there = partitions_of(self.directory, topic)
-        if there >= partitions:
+        if len(there) >= partitions:
             return
         paths.check_new_name(topic)
         owner = self.find_owner()
@@ -329,9 +329,9 @@ def _pauses_s() -> Iterator[float]:
         pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
 
-def partitions_of(path: str, topic: str) -> int:
-    """Return the number of a topic's partitions in a data directory; 0: no topic. OSError."""
-    return len(paths.partitions_in(Files(path).listing(path)).get(topic, ()))
+def partitions_of(path: str, topic: str) -> list[int]:
+    """Return the numbers of a topic's partitions in a data directory, ascending. OSError."""
+    return paths.partitions_in(Files(path).listing(path)).get(topic, [])
 
 
 def _no_answer(owner: OwnerProcess) -> str:
