@@ -372,8 +372,8 @@ class LogManager(DataDirectory):
         try:
             if not self.read_only:
                 self.checkpoint()
-                # A partition that could not be opened was not closed, and a tiered one was not
-                # recovered: its broker has to do that.
+                # A partition that could not be opened was not closed. A tiered one, and one that
+                # its broker moves or has set aside, was not recovered: the broker has to do that.
                 if failure is None and (self.clean or not self._is_part_unrecovered):
                     checkpoint_file.write_marker(self.files, self.path)
         finally:
@@ -384,7 +384,9 @@ class LogManager(DataDirectory):
     @property
     def _is_part_unrecovered(self) -> bool:
         unopened = self.topics.faulty or self.left_out
-        return bool(unopened) or any(log.read_only for log in self.logs())
+        is_brokers = self.settings.is_brokers
+        aside = is_brokers and any(map(paths.parse_aside_directory, self.skipped))
+        return bool(unopened) or aside or any(log.read_only for log in self.logs())
 
     def rescue(self, log: Log, task: Task) -> None:
         """Repair a log after a failed fsync. Thread-safe. Errors: OSError, StorageError; repeat

@@ -379,8 +379,8 @@ FAULTS = [
     Fault(
         "clean-marker-over-tiered-logs",
         "storage/manager.py",
-        "        return bool(unopened) or any(log.read_only for log in self.logs())",
-        "        return bool(unopened)",
+        "        return bool(unopened) or aside or any(log.read_only for log in self.logs())",
+        "        return bool(unopened) or aside",
         "A broker trusts tiered logs that nobody has recovered.",
         (TIERED,),
     ),
@@ -422,8 +422,8 @@ FAULTS = [
         "storage/manager.py",
         """\
                 self.checkpoint()
-                # A partition that could not be opened was not closed, and a tiered one was not
-                # recovered: its broker has to do that.
+                # A partition that could not be opened was not closed. A tiered one, and one that
+                # its broker moves or has set aside, was not recovered: the broker has to do that.
                 if failure is None and (self.clean or not self._is_part_unrecovered):
                     checkpoint_file.write_marker(self.files, self.path)
 """,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import Log, LogManager
+from storage import Log, LogManager, paths
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.staged_round import plan
 from storage.directory.detach import detach
@@ -72,6 +72,18 @@ def test_what_is_not_known_is_kept(tmp_path: Path, settings: dict[str, object]) 
     with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS + MONTH_MS) as manager:
         for topic in ("orders", "__consumer_offsets"):
             assert kept(manager.log(topic, 0), manager)
+
+
+@pytest.mark.parametrize("kind", ["future", "stray"])
+def test_the_broker_recovers_what_only_it_loads_after_a_kill(tmp_path: Path, kind: str) -> None:
+    fill(tmp_path, "orders")
+    marker = tmp_path / paths.CLEAN_SHUTDOWN
+    (tmp_path / f"other-0.{'a' * 32}-{kind}").mkdir()
+    for is_clean in (True, False, False):
+        if not is_clean:
+            marker.unlink(missing_ok=True)
+        LogManager.open(str(tmp_path)).close()
+        assert marker.exists() == is_clean
 
 
 def topic_id(data: Path, topic: str = "orders") -> str:
