@@ -270,7 +270,7 @@ def _parsed(batches: memoryview) -> Part:
         part.headers.append(header)
         if header.producer_id >= 0:
             # A cleaner leaves a control batch without a record in the place of a marker.
-            is_marker = header.is_control and header.is_transactional and header.records_count
+            is_marker = header.is_control and header.records_count
             marker = parse_marker(batches, at) if is_marker else None
             part.producers.append(_producer_batch(header, header.base_offset, at, marker))
         at += header.size

@@ -180,10 +180,8 @@ def _validate(
     if header.is_transactional and header.producer_id < 0:
         raise CorruptRecord("a transactional batch has no producer id")
     if header.is_control:
-        marker = None
-        if header.records_count:
-            marker = parse_marker(batch)
-        return ValidatedBatch(bytes(batch), header, marker if header.is_transactional else None)
+        marker = parse_marker(batch) if header.records_count else None
+        return ValidatedBatch(bytes(batch), header, marker)
     _check_records(made, header, config)
     if not header.attributes & APPEND_TIME_BIT:
         _check_times(made, header, config, now_ms)

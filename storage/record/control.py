@@ -2,7 +2,8 @@
 
 Such a batch has one record, which takes an offset and is never shown. Its key is version i16, type
 i16; its value, for the types here, version i16, coordinator epoch i32. Larger versions are read as
-version 0. The other types (leader changes, snapshots) are the controller's own.
+version 0. The other types (leader changes, snapshots) are the controller's own. The type alone
+makes a marker, even if the batch lacks the transactional bit (`ProducerAppendInfo.append`).
 """
 
 from __future__ import annotations

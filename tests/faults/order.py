@@ -811,8 +811,8 @@ FAULTS = [
     Fault(
         "follower-parses-a-marker-that-a-cleaner-took",
         "storage/log/append.py",
-        " and header.is_transactional and header.records_count\n",
-        " and header.is_transactional\n",
+        "header.is_control and header.records_count\n",
+        "header.is_control\n",
         "A copy of a topic stops for ever at a control batch without a record.",
         (FOLLOWER,),
     ),
@@ -996,12 +996,12 @@ FAULTS = [
         (TRUNCATE_CRASH,),
     ),
     Fault(
-        "emptied-control-batch-ends-a-transaction",
+        "marker-without-the-transactional-bit-ends-nothing-until-a-restart",
         "storage/log/append.py",
-        " and header.is_transactional and header.records_count\n",
-        " and header.is_transactional and header.records_count >= 0\n",
-        "A copy of a compacted topic stops at a batch that a broker's cleaner has left.",
-        ("tests/storage/log/test_follower.py",),
+        "header.is_control and header.records_count\n",
+        "header.is_control and header.is_transactional and header.records_count\n",
+        "Records that were shown are hidden after a kill.",
+        (FOLLOWER,),
     ),
     # -- the copy of a cluster -----------------------------------------------------------------
     Fault(

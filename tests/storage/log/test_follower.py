@@ -10,12 +10,13 @@ import pytest
 
 from storage import Log, LogManager, paths
 from storage.errors import CorruptRecord, InvalidRecord
+from storage.index.txn_index import TxnEntry
 from storage.log.append import append_as_follower, holes, parse_as_follower
 from storage.record.control import ABORT
-from storage.record.header import HEADER_SIZE, pack, parse_header
+from storage.record.header import CONTROL_BIT, HEADER_SIZE, pack, parse_header
 from tests import oracle
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, opened_log, sizes_of, values
-from tests.storage.transactions import Client, marker, new_log, produced
+from tests.storage.transactions import Client, marker, new_log, produced, put
 
 FAR = 1 << 31
 
@@ -183,6 +184,30 @@ def test_a_control_batch_without_its_marker_ends_nothing(tmp_path: Path) -> None
     with opened_log(tmp_path) as log:
         append_as_follower(log, at(marker(7, ABORT), 5), NOW_NS)
         stable, aborted = 6, [(7, 0, 5)]
+        judge(log)
+    judged_again(tmp_path, judge)
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_a_marker_without_the_transactional_bit_ends_its_transaction(
+    tmp_path: Path, follows: bool
+) -> None:
+    """As in a broker; before a restart as after it."""
+    plain = bytes(marker(7, ABORT))
+    header = parse_header(plain)
+    plain = pack(header._replace(attributes=CONTROL_BIT), plain[HEADER_SIZE:])
+
+    def judge(log: Log) -> None:
+        assert log.transactions.aborted() == [TxnEntry(7, 0, 1, 2)]
+        assert (log.last_stable_offset, values(log)) == (2, [])
+
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        for n, each in enumerate((bytes(produced([b"a"], transactional=True)), plain)):
+            if follows:
+                append_as_follower(log, at(each, n), NOW_NS)
+            else:
+                put(log, each)
         judge(log)
     judged_again(tmp_path, judge)
 
