@@ -30,9 +30,9 @@ from storage.directory.checkpoints import RepairAnswers
 from storage.directory.data_directory import DataDirectory, OpenOptions
 from storage.directory.deletion import delete_topic, undelete_topic
 from storage.directory.lock import DirectoryLock
-from storage.directory.make_room import make_room, say_what_to_remove
+from storage.directory.make_room import is_full, make_room, say_what_to_remove
 from storage.directory.mirror import finish_end, is_end_unfinished
-from storage.directory.open import Progress, open_logs
+from storage.directory.open import Progress, find_partitions, open_logs
 from storage.directory.topics import Topic
 from storage.errors import HandoverRefused, IgnoredEntry, StorageError
 from storage.files import Files
@@ -148,6 +148,10 @@ class LogManager(DataDirectory):
             manager = cls(path, files, lock, options, made_files=made)
             if not read_only:
                 files.room = manager.reserve
+                if is_full(files, path):
+                    # It finishes an interrupted deletion. If room were made before that, the first
+                    # directory of the topic would be removed, and the others would be a topic.
+                    files.with_reserve(partial(find_partitions, manager))
                 for each in make_room(files, path, manager.tiered):
                     _log.warning("the disk is full; removed at startup: %s", each)
             with say_what_to_remove(path):

@@ -10,6 +10,7 @@ of its own, and keeps its acknowledged records.
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 from pathlib import Path
 
@@ -98,9 +99,18 @@ class Life(moments.Life):
         self.flushed = 2
 
 
-def check(life: Life, path: Path, stopped: Found) -> None:
+class Full(Unsynced):
+    """A disk that reports no free space: opening a directory removes deleted topics first."""
+
+    def space(self, path: str) -> os.statvfs_result:
+        found = list(super().space(path))
+        found[3:5] = 0, 0
+        return os.statvfs_result(found)
+
+
+def check(life: Life, path: Path, stopped: Found, files: Files | None = None) -> None:
     deleted, made_anew, acknowledged, flushed = stopped.expected
-    with opened(path, Unsynced(), clock_ms=clock) as manager:
+    with opened(path, files or Unsynced(), clock_ms=clock) as manager:
         if not life.alone:
             assert values(manager.log("kept", 0)) == [b"kept", b"also"]
         topic = manager.topics.get("gone")
@@ -162,6 +172,12 @@ def life(request: pytest.FixtureRequest, tmp_path: Path) -> Life:
 
 def test_a_stop_at_every_operation(tmp_path: Path, life: Life) -> None:
     life.stops((0, 2, 3)).judge(functools.partial(check, life), tmp_path / "found")
+
+
+def test_an_opening_on_a_full_disk(tmp_path: Path, life: Life) -> None:
+    """A topic whose first directory is removed does not lie there with the other ones."""
+    full = functools.partial(check, life, files=Full())
+    life.stops((0,)).judge(full, tmp_path / "found")
 
 
 def test_a_topic_whose_directories_somebody_has_removed_is_made_anew(

@@ -18,6 +18,7 @@ from tests.crash import moments
 from tests.crash.moments import Found, Unsynced, during_opening
 from tests.crash.test_topic_deletion_crash import (
     PARTITIONS,
+    Full,
     build,
     clock,
     has_no_more_than_topics,
@@ -85,6 +86,14 @@ def check(life: Life, path: Path, stopped: Found) -> None:
         has_no_more_than_topics(manager)
 
 
+def check_full(life: Life, path: Path, stopped: Found) -> None:
+    """The topic is whole, or its files were removed."""
+    with opened(path, Full(), clock_ms=clock) as manager:
+        if "gone" in manager.topics:
+            found = manager.topic("gone").partitions
+            assert {n: values(log)[: len(life.whole[n])] for n, log in found.items()} == life.whole
+
+
 @pytest.fixture(params=[False, True])
 def life(request: pytest.FixtureRequest, tmp_path: Path) -> Life:
     return Life(tmp_path / "data", restarts=request.param)
@@ -97,3 +106,7 @@ def test_a_stop_at_every_operation(tmp_path: Path, life: Life) -> None:
 def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path, life: Life) -> None:
     again = during_opening(functools.partial(check, life), seeds=(0,), clock_ms=clock)
     life.stops((0,)).judge(again, tmp_path / "found", one_of=8)
+
+
+def test_an_opening_on_a_full_disk(tmp_path: Path, life: Life) -> None:
+    life.stops((0,)).judge(functools.partial(check_full, life), tmp_path / "found")
