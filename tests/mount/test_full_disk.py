@@ -275,6 +275,23 @@ def test_commands_make_room_in_what_is_not_mounted(mount: Mount, fill: Filler, d
     append(mount / "orders/0", "more\n")
 
 
+def test_undelete_refuses_to_open_a_directory_that_would_lose_the_topic(
+    mount: Mount, way: Way, disk: Path
+) -> None:
+    tell(mount, "other/.config", "file.delete.delay.ms=3600000")
+    mount.stop()
+    kafkafs("delete", mount.data, "other")
+    filler = way[1](disk)
+    command = [*KAFKAFS, "undelete", str(mount.data), "other"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "the disk is full" in done.stderr
+    remove(filler)
+    kafkafs("undelete", mount.data, "other")
+    mount.start()
+    assert numbers(mount / "other/0") == list(range(LINES))
+
+
 def something_dirty(mount: Mount) -> Path:
     """A compacted topic of 300 keys, which the clock leaves alone."""
     mount.topic("keyed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 
 import click
@@ -47,6 +48,7 @@ def command(words: Sequence[str], topic_id: str | None, out: Output) -> None:
     topic = address.topic()
     mount = mount_to_change(address)
     if mount is None:
+        _check_room(address.data_dir)
         with opened_to_change(address.data_dir) as manager:
             manager.undelete_topic(topic, topic_id)
     else:
@@ -55,3 +57,16 @@ def command(words: Sequence[str], topic_id: str | None, out: Output) -> None:
         ask_daemon(mount, undelete_line(topic, topic_id))
     out.say(f"restored {topic}")
     out.json({"topic": topic})
+
+
+def _check_room(data_dir: str) -> None:
+    """Raise OSError if opening the directory would remove the files of deleted topics."""
+    from storage.directory.make_room import is_full
+    from storage.files import Files
+
+    if is_full(Files(data_dir), data_dir):
+        reason = (
+            "the disk is full, and opening the directory would remove the files of deleted topics. "
+            "First delete other files on this disk (1 MiB is enough)"
+        )
+        raise OSError(errno.ENOSPC, reason, data_dir)
