@@ -418,8 +418,8 @@ FAULTS = [
     Fault(
         "refused-rest-goes-on",
         "kafkafs/tree/append/lines_handle.py",
-        "        self._discarding = data[-1] != _NEWLINE\n",
-        "        self._discarding = not data\n",
+        "        self._discarding = data[-1] != _NEWLINE and",
+        "        self._discarding = not data and",
         "The remainder of a line that was too large becomes a record.",
         (APPEND_HANDLE,),
     ),

@@ -3,7 +3,8 @@
 A write appends all its complete lines, or none. The handle joins the bytes after the last newline
 with the next write; at release they become a record. A line that is too large is refused
 (EMSGSIZE). After any refused write that ends inside a line the handle drops the bytes up to that
-line's newline, so that no remainder becomes a record.
+line's newline, so that no remainder becomes a record. A refused piece of a larger write() is an
+exception: the kernel does not send the rest of that write(), so the next one begins a line.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from kafkafs.tree.unfinished import Rest
 from kafkafs.views import TextView
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError
 
+UNSPLIT_BYTES = (1 << 20) - (4 << 10)
+"""The kernel sends a write() of at most this size as one request. Each piece of a larger write() is
+larger than this, except the last one."""
 _OVERHEAD = 128
 """Bytes that a record's batch has at most besides its value."""
 _TEXT_PER_BYTE = 10
@@ -142,7 +146,7 @@ class LinesHandle(AppendHandle[AppendTarget]):
 
     def _drop_rest(self, data: bytes) -> None:
         self._drop_line()
-        self._discarding = data[-1] != _NEWLINE
+        self._discarding = data[-1] != _NEWLINE and len(data) <= UNSPLIT_BYTES
 
     def _count_unfinished(self) -> None:
         if self._unfinished != bool(self._kept):

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafkafs.mount_options import MountOptions
+from kafkafs.tree.append.lines_handle import UNSPLIT_BYTES
 from kafkafs.tree.handles import Handle
 from storage.errors import InvalidRecord, LogClosed, ReadOnlyLog, RecordTooLarge
 from storage.segment.reader import SegmentReader
@@ -167,6 +168,22 @@ def test_an_unfinished_line_that_is_too_large_refuses_all_of_its_write(
         handle.write(0, b"fits\n" + b"x" * LIMIT)
     handle.write(0, b"xxx\nnext\n")
     assert values(tree.log()) == [b"next"]
+
+
+@pytest.mark.parametrize("begun", [b"", b"acknowledged"])
+def test_after_a_refused_piece_of_a_larger_write_a_line_begins(
+    tree: Tree, handle: Handle, begun: bytes
+) -> None:
+    """The kernel does not send the rest of the write(), and its program has got the error."""
+    handle.write(0, begun)
+    with pytest.raises(RecordTooLarge):
+        handle.write(len(begun), b"x" * (UNSPLIT_BYTES + 1))
+    assert handle.write(len(begun), b"next\n") == 5
+    assert values(tree.log()) == [b"next"]
+    with pytest.raises(RecordTooLarge):
+        handle.write(len(begun) + 5, b"x" * UNSPLIT_BYTES)
+    handle.write(len(begun) + 5, b"the rest of a line\nlast\n")
+    assert values(tree.log()) == [b"next", b"last"]
 
 
 def test_the_largest_record_passes_in_pieces(tree: Tree, handle: Handle) -> None:
