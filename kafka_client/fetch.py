@@ -112,15 +112,19 @@ class Fetcher:
         self._uncompared: dict[TopicPartition, Position] = {}
         self._is_comparing = False
         self.is_under_way = False
+        # Whether a partition in the session was added again: only another session answers about it.
+        self._is_renewed = False
         # Whether the last answer had no news of any partition.
         self.is_quiet = False
         self.answered_at = time.monotonic()
 
     def add(self, partition: TopicPartition, position: Position) -> None:
-        """Fetch a partition from a position on."""
+        """Fetch a partition from a position on. The broker answers about it, also without news."""
         if not self._positions:
             # A connection that was not used may have been closed.
             self.answered_at = time.monotonic()
+        asked = self._asked.get(partition)
+        self._is_renewed |= asked is not None and asked.topic_id == position.topic_id
         self._move(partition, position)
         if position.last_epoch != NO_EPOCH:
             self._uncompared[partition] = position
@@ -145,6 +149,8 @@ class Fetcher:
                 self._compare()
                 return
             self._uncompared.clear()
+        if self._is_renewed:
+            self._session_epoch, self._is_renewed = min(self._session_epoch, 0), False
         if not self._session_epoch:
             self._asked.clear()
             self._names.clear()

@@ -231,6 +231,26 @@ def test_a_topic_that_was_created_again_replaces_the_old_one_in_the_session(
     assert [bytes(topic["topicId"]) for topic in data["forgottenTopicsData"]] == [ID]
 
 
+@pytest.mark.parametrize("is_meanwhile", [False, True])
+def test_a_partition_that_is_added_again_is_in_another_session(
+    broker: FakeBroker, fetcher: Fetcher, is_meanwhile: bool
+) -> None:
+    """In its session, the broker would say nothing about it before it has news."""
+    position = Position(10, topic_id=ID)
+    other = TopicPartition("t", 1)
+    fetcher.add(other, Position(0, topic_id=ID))
+    fetch(broker, fetcher, answer(partition(), session=9))
+    if is_meanwhile:
+        fetcher.send()
+    fetcher.remove(TOPIC)
+    fetcher.add(TOPIC, position)
+    if is_meanwhile:
+        fetcher.receive()
+    fetch(broker, fetcher, answer(partition(), session=8))
+    fetch(broker, fetcher, answer(session=8))
+    assert sent(broker)[-2:] == [(9, 0, [1, 0], []), (8, 1, [], [])]
+
+
 def test_a_session_that_the_broker_has_forgotten_begins_again(
     broker: FakeBroker, fetcher: Fetcher
 ) -> None:

@@ -194,6 +194,29 @@ def test_damaged_records_are_read_again_before_they_are_skipped(
     assert ends(tmp_path) == [20]
 
 
+def test_damaged_records_at_the_end_are_skipped(
+    source: Source, log: SourceLog, tmp_path: Path
+) -> None:
+    """In a session, a broker does not answer about a partition that has no news."""
+    damaged = bytearray(batch(10))
+    damaged[70] ^= 1
+    log.batches.append(bytes(damaged))
+    fetch, end = source.answers["Fetch"], 0
+    asked: list[Struct] = []
+
+    def in_session(version: int, data: Struct) -> Any:
+        nonlocal asked, end
+        asked, end = data["topics"] or asked, end if data["sessionEpoch"] else 0
+        found: Any = fetch(version, {**data, "topics": asked})
+        is_news = log.end != end or found["responses"][0]["partitions"][0]["records"]
+        end = log.end
+        return {"responses": found["responses"] if is_news else [], "sessionId": 1}
+
+    source.answers["Fetch"] = in_session
+    assert Run(source, tmp_path, accept_loss=True)().gaps == 1
+    assert ends(tmp_path) == [10]
+
+
 def test_partitions_without_a_leader_are_faults(source: Source, tmp_path: Path) -> None:
     """Each is named once, and copied when it has one."""
     logs = source.topics["t"].logs
