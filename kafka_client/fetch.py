@@ -282,12 +282,13 @@ class Fetcher:
         )
         found.preferred_replica = each["preferredReadReplica"]
         diverging = each["divergingEpoch"]
+        # The broker reads it before the records, which may begin there. Then they come again.
+        end = found.last_stable_offset if self._committed else found.high_watermark
         if each["errorCode"]:
             found.error = BrokerError(each["errorCode"], str(partition))
         elif diverging["epoch"] >= 0 or diverging["endOffset"] >= 0:
             found.diverging = (diverging["epoch"], diverging["endOffset"])
-        elif each["records"]:
-            end = found.last_stable_offset if self._committed else found.high_watermark
+        elif each["records"] and position.offset < end:
             checked = check_batches(each["records"], position.offset, end)
             found.records = each["records"][: checked.size]
             found.next_offset, found.last_epoch = checked.next_offset, checked.last_epoch

@@ -151,6 +151,19 @@ def test_records_above_the_last_stable_offset_are_not_committed(broker: FakeBrok
         assert isinstance(found.error, CorruptRecord)
 
 
+@pytest.mark.parametrize("committed", [False, True])
+def test_records_from_the_end_on_come_again(broker: FakeBroker, committed: bool) -> None:
+    """A broker reads the high watermark and the last stable offset before the records."""
+    ends = {"highWatermark": 10, "lastStableOffset": 10}
+    with contextlib.closing(Connection(broker.address, ClientSettings())) as connection:
+        fetcher = Fetcher(connection, committed=committed)
+        fetcher.add(TOPIC, Position(5, topic_id=ID))
+        (found,) = fetch(broker, fetcher, answer(partition(batch(5) + batch(10), **ends)))
+        assert (found.error, bytes(found.records), found.next_offset) == (None, batch(5), 10)
+        (found,) = fetch(broker, fetcher, answer(partition(batch(10), **ends)))
+        assert (found.error, bytes(found.records), found.next_offset) == (None, b"", 10)
+
+
 @pytest.mark.parametrize(
     ("found", "reason"),
     [
