@@ -84,6 +84,8 @@ class Consumer:
         self._at_followers: dict[TopicPartition, float] = {}
         # When a partition without a leader that answers was last well.
         self._failing: dict[TopicPartition, float] = {}
+        # When the caller got the last answers.
+        self._given_at = time.monotonic()
         for partition, position in positions.items():
             self.add(partition, position)
 
@@ -144,6 +146,8 @@ class Consumer:
         """
         end = time.monotonic() + self._max_wait_s
         found: list[Fetched] = []
+        if (taken_s := time.monotonic() - self._given_at) > TIMEOUT_S:
+            self._leave_out(taken_s)
         self._end_leases()
         while True:
             found += self._find_leaders()
@@ -157,7 +161,15 @@ class Consumer:
             if found or is_answered or left_s <= 0:
                 break
             self._wait(left_s)
+        self._given_at = time.monotonic()
         yield from found
+
+    def _leave_out(self, taken_s: float) -> None:
+        """Do not count the time that the caller has taken as silence of the brokers."""
+        for fetcher in self._fetchers.values():
+            fetcher.answered_at += taken_s
+        for partition in self._failing:
+            self._failing[partition] += taken_s
 
     def _exchange(self, place: _Place, fetcher: Fetcher, found: list[Fetched]) -> bool:
         """Take the answer if it is whole, and ask for more. Return whether it is."""

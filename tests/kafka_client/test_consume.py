@@ -225,6 +225,31 @@ def test_a_connection_that_was_closed_while_no_partition_needed_it(
     assert [each.error for each in found] == [None]
 
 
+@pytest.mark.parametrize("is_failing", [False, True])
+def test_a_caller_that_takes_long_does_not_end_a_partition(
+    monkeypatch: pytest.MonkeyPatch,
+    brokers: list[FakeBroker],
+    consumer: Consumer,
+    is_failing: bool,
+) -> None:
+    """As `cat -f` before a pager. Meanwhile, a broker restarts."""
+    limit_s = 1.0
+    monkeypatch.setattr(consume_module, "TIMEOUT_S", limit_s)
+    get(consumer, ONE)
+    brokers[1].answers["Fetch"] = lambda *_: None
+    if is_failing:
+        count = brokers[1].connections
+        until(lambda: list(consumer.poll()) and brokers[1].connections > count)
+    time.sleep(limit_s)
+    if not is_failing:
+        brokers[1].hang_up()
+    brokers[1].answers["Fetch"] = lead(1)
+    found: list[Fetched] = []
+    while not found:
+        found = [each for each in consumer.poll() if each.partition == ONE]
+    assert [each.error for each in found] == [None]
+
+
 def test_a_partition_is_fetched_from_another_position(
     brokers: list[FakeBroker], consumer: Consumer
 ) -> None:
