@@ -351,6 +351,9 @@ def _find_topic_id(directory: DataDirectory, log: Log, known: str) -> None:
     mirror's file has, that of the broker's metadata log if the log's own file cannot be read, or a
     new one.
 
+    In a broker's directory, a topic without an id gets none on the disk: when the cluster gives it
+    one, the broker refuses partitions with another.
+
     Errors: CorruptCheckpoint if its own file cannot be read and there is no other source, until a
     `repair`.
     """
@@ -367,15 +370,16 @@ def _find_topic_id(directory: DataDirectory, log: Log, known: str) -> None:
         if not known and directory.answers is None:
             remedy = f"to give the topic a new id: kafkafs repair {directory.path} --apply"
             raise CorruptCheckpoint(f"{error.message}; {remedy}", path=path) from None
+    stand_in = checkpoint_file.stand_in_topic_id(directory.path, log.topic)
     if known:
         log.topic_id = known
-    elif log.read_only:
-        log.topic_id = checkpoint_file.stand_in_topic_id(directory.path, log.topic)
+    elif log.read_only or directory.settings.is_brokers:
+        log.topic_id = stand_in
     else:
         log.topic_id = checkpoint_file.new_topic_id()
     if fault is not None:
         directory.checkpoints.set_aside(path, fault, stays=log.read_only)
-    if not log.read_only:
+    if not log.read_only and log.topic_id != stand_in:
         checkpoint_file.write_partition_metadata(files, path, log.topic_id)
         log.created_ns = checkpoint_file.created_ns(files, log.directory)
 

@@ -86,6 +86,26 @@ def test_the_broker_recovers_what_only_it_loads_after_a_kill(tmp_path: Path, kin
         assert marker.exists() == is_clean
 
 
+def test_a_topic_without_an_id_gets_none(tmp_path: Path) -> None:
+    """A broker before 2.8 wrote it. A later one refuses partitions with another id than its own."""
+    fill(tmp_path, "orders")
+    metadata = tmp_path / "orders-0" / paths.PARTITION_METADATA
+    metadata.unlink()
+    ids = set()
+    for read_only in (False, False, True):
+        with LogManager.open(str(tmp_path), read_only=read_only) as manager:
+            ids.add(manager.topics["orders"].id)
+    with LogManager.open(str(tmp_path)) as manager:
+        manager.delete_topic("orders")
+        manager.undelete_topic("orders")
+        ids.add(manager.topics["orders"].id)
+    assert len(ids) == 1
+    assert not metadata.exists()
+    (tmp_path / "meta.properties").unlink()
+    LogManager.open(str(tmp_path)).close()
+    assert metadata.exists()
+
+
 def topic_id(data: Path, topic: str = "orders") -> str:
     path = str(data / f"{topic}-0" / "partition.metadata")
     found = checkpoint_file.read_partition_metadata(Files(), path)
