@@ -277,7 +277,8 @@ class Groups(LogListener[Log]):
     def commit(self, name: str, topic: str, positions: Mapping[int, Committed]) -> None:
         """Commit a group's offsets in partitions of a topic, all or none, in one append.
 
-        Each gets the topic's id, and the present time if its own is -1. Records below the offsets
+        Each gets the topic's id, in a broker's directory only if the broker knows that id, and the
+        present time if its own is -1. Records below the offsets
         that are not on the disk yet are flushed before the commit is. Errors: OffsetOutOfRange
         outside of log start..log end, except in a mirror, whose records may come later;
         UnknownTopicOrPartition, FaultyPartition, InvalidRecord for a name or metadata that Kafka
@@ -294,6 +295,9 @@ class Groups(LogListener[Log]):
             )
         logs = {number: self._topics.log(topic, number) for number in positions}
         now_ms = self._directory.clock_ms()
+        settings, known = self._directory.settings, self._topics.topic(topic).id
+        is_known = not settings.is_brokers or settings.id_at_broker(topic) == known
+        topic_id = known if is_known else None
         records: list[tuple[bytes, bytes | None]] = []
         for number, each in sorted(positions.items()):
             log = logs[number]
@@ -302,7 +306,7 @@ class Groups(LogListener[Log]):
                 raise OffsetOutOfRange(each.position, start, end, path=log.directory)
             check_metadata(each.metadata)
             time_ms = now_ms if each.time_ms < 0 else each.time_ms
-            value = commit_value(each._replace(topic_id=log.topic_id, time_ms=time_ms))
+            value = commit_value(each._replace(topic_id=topic_id, time_ms=time_ms))
             records.append((commit_key(name, topic, number), value))
         self.prepare()
         offsets = self._log_of(name)

@@ -4,9 +4,9 @@ A key is a type i16 and, by the type, a message whose first field is the group; 
 the key. Types 0 and 1 are the committed offsets of a partition, with the same fields. A value is a
 version i16 and a message (`message_schemas.OFFSETS`).
 
-We write keys of type 1 and values of version 4, whose tagged field has the topic's id:
-`OffsetCommitKey.json`, `OffsetCommitValue.json`, `GroupCoordinatorRecordHelpers.java`. Pure: no
-file is touched.
+We write keys of type 1, and values of version 4, whose tagged field has the topic's id; without an
+id, of version 3, which older brokers can read, too: `OffsetCommitKey.json`,
+`OffsetCommitValue.json`, `GroupCoordinatorRecordHelpers.java`. Pure: no file is touched.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from storage.settings.messages import CoordinatorReader
 COMMIT: Final = 1
 _LEGACY_COMMIT: Final = 0
 _COMMIT_TYPE, _LEGACY_TYPE = b"\0\1", b"\0\0"
-_VALUE_VERSION: Final = 4
+_VALUE_VERSION: Final = 3
+_VALUE_VERSION_WITH_ID: Final = 4
 _TOPIC_ID_TAG: Final = 0
 _NO_ID: Final = bytes(16)
 _NO_EXPIRY: Final = -1
@@ -167,20 +168,14 @@ def read_commit(value: bytes) -> Committed:
 
 
 def commit_value(committed: Committed) -> bytes:
-    """Return an offset as a value of version 4, which has no expiry of its own."""
+    """Return an offset as a value, which has no expiry of its own."""
     metadata = name_bytes(committed.metadata)
-    tagged = b"\0"
+    version, length, tagged = _VALUE_VERSION, struct.pack(">h", len(metadata)), b""
     if committed.topic_id is not None:
+        version, length = _VALUE_VERSION_WITH_ID, _varint(len(metadata) + 1)
         tagged = bytes((1, _TOPIC_ID_TAG, 16)) + id_bytes(committed.topic_id)
-    return b"".join(
-        (
-            struct.pack(">hqi", _VALUE_VERSION, committed.position, committed.leader_epoch),
-            _varint(len(metadata) + 1),
-            metadata,
-            struct.pack(">q", committed.time_ms),
-            tagged,
-        )
-    )
+    head = struct.pack(">hqi", version, committed.position, committed.leader_epoch)
+    return b"".join((head, length, metadata, struct.pack(">q", committed.time_ms), tagged))
 
 
 def encode_batches(

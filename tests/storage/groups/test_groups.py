@@ -457,6 +457,26 @@ def test_in_a_brokers_directory_the_topic_is_not_made(data: Path) -> None:
         assert OFFSETS not in manager.topics
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_broker_without_topic_ids_can_read_a_commit(data: Path, is_known: bool) -> None:
+    """Brokers read values with ids since 3.5. One that cannot read a value loads no group."""
+    with opened(data) as manager:
+        topic_id = manager.create_topic("orders").id
+        append(manager.log("orders", 0), b"one")
+        manager.groups.prepare()
+    (data / "meta.properties").write_text("version=0\nbroker.id=1\n")
+    if is_known:
+        made.MetadataLog(data).append(made.topic("orders", topic_id))
+    with opened(data) as manager:
+        manager.groups.commit("g", "orders", {0: Committed(1, 5, "ü")})
+        (record,) = offsets_log(manager, "g").records()
+        assert record.value is not None
+        assert record.value[:2] == (b"\0\4" if is_known else b"\0\3")
+        known = topic_id if is_known else None
+        assert read_commit(record.value) == Committed(1, 5, "ü", NOW_MS, topic_id=known)
+        assert positions(manager, "g") == {("orders", 0): 1}
+
+
 def test_groups_are_committed_only_where_all_partitions_are(data: Path) -> None:
     with opened(data) as manager:
         manager.create_topic("orders")
