@@ -27,7 +27,7 @@ from storage.errors import CorruptRecord
 from storage.log.epochs import LeaderEpochs
 from storage.log.snapshots import ProducerSnapshots
 from storage.log.state import LogState
-from storage.segment.segment import Segment
+from storage.segment.segment import NOT_SYNCED, Segment
 from storage.task import OnLogThread, directly
 
 
@@ -169,7 +169,7 @@ class Durability:
         try:
             yield
         except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            if error.errno not in NOT_SYNCED:
                 self.note_flush_error(error)
             raise
 

@@ -54,6 +54,9 @@ damages_lock = threading.RLock()
 MAX_SEGMENT_BYTES = 2**31 - 1
 MAX_OFFSET_SPAN = 2**31 - 1
 
+NOT_SYNCED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""The errors of a sync that has written nothing, and lost nothing: it can be repeated."""
+
 _KINDS = (paths.LOG, *paths.REBUILT_SUFFIXES)
 
 
@@ -504,8 +507,9 @@ class Segment:
             try:
                 self.disk.fdatasync(fd)
             except OSError as error:
-                # The next fsync would succeed, and prove nothing.
-                self._sync_error = error
+                if error.errno not in NOT_SYNCED:
+                    # The next fsync would succeed, and prove nothing.
+                    self._sync_error = error
                 raise
 
     def check_whole(self) -> None:

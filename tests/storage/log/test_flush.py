@@ -78,6 +78,22 @@ def test_a_segment_that_is_sealed_behind_a_flush_is_so_after_the_next(
         ]
 
 
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_a_sync_that_has_written_nothing_is_repeated(tmp_path: Path, is_sealed: bool) -> None:
+    """The kernel had no memory for it."""
+    disk = SimulatedDisk(str(tmp_path))
+    with opened_log(tmp_path, disk) as log:
+        append(log, b"a")
+        if is_sealed:
+            log.roll(NOW_MS)
+        disk.fail_next("fdatasync", errno.ENOMEM, suffix=".log")
+        with pytest.raises(OSError, match="Cannot allocate memory"):
+            log.flush()
+        log.flush()
+        assert log.durability.recovery_point == 1
+        assert log.flush_error is None
+
+
 @pytest.mark.parametrize("seed", [-2, -1, 0])
 def test_the_first_transaction_that_is_aborted_stays_so(tmp_path: Path, seed: int) -> None:
     """A segment has no transaction index before. A start reads only later batches."""
