@@ -10,10 +10,12 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from kafkafs.spark.source.data_loss import DataLoss
 from kafkafs.spark.source.offsets import Reached
 from storage import Log, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
@@ -104,6 +106,14 @@ class Life(RuleBasedStateMachine):
         if number < 4:
             self.manager.create_partition("t", number)
             self.written[number] = []
+
+    @rule(asks=st.booleans())
+    def delete_for_a_while(self, asks: bool) -> None:
+        self.manager.delete_topic("t")
+        if asks and self.log and self.log[-1].offsets:
+            with pytest.raises(DataLoss, match="have been deleted"):
+                self.stream.next()
+        self.manager.undelete_topic("t")
 
     @rule()
     def read(self) -> None:
