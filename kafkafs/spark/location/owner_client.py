@@ -245,7 +245,7 @@ class _Client:
 
     def _open(self, needs: NeededTopics | None = None) -> LogManager:
         try:
-            return LogManager.open(self.directory, needs=needs)
+            return LogManager.open(self.directory, needs=needs, keeps_faulty=True)
         except LogLocked as error:
             raise _Gone("other processes keep opening the data directory", error.pid) from None
 

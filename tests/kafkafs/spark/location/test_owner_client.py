@@ -28,12 +28,13 @@ from kafkafs.spark.location.owner_client import (
 )
 from kafkafs.tree.owner.adopt_file import LONGEST_LINE
 from storage.adopt.adopt import Adopted
-from storage.adopt.staged import AdoptRequest
+from storage.adopt.staged import AdoptRequest, StagedFile
 from storage.directory.lock import alone
 from storage.directory.mirror import end_mirror
 from storage.errors import (
     BatchGap,
     CorruptRecord,
+    FaultyPartition,
     Fenced,
     InvalidRecord,
     MirroredDirectory,
@@ -312,6 +313,26 @@ def test_a_topic_that_many_create_at_once(place: str) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(create, range(4))) == [20] * 4
+
+
+@pytest.mark.parametrize("is_mounted", [False, pytest.param(True, marks=pytest.mark.programs)])
+def test_a_partition_that_cannot_be_opened_stops_no_other(
+    data: str, tmp_path: Path, is_mounted: bool
+) -> None:
+    with LogManager.open(data) as manager:
+        manager.create_topic("bad", 1)
+    directory = Path(data, "bad-0")
+    directory.rename(tmp_path / "aside")
+    directory.symlink_to("../aside")
+    with mounted(tmp_path) if is_mounted else contextlib.nullcontext():
+        assert ask(data, request(data, 0, b"a")).records == 1
+        assert ask_owner(data, POSITIONS, GroupPositions("g", {"t": {0: 1}})) == 1
+        create_topic(data, "new", 1)
+        faulty = AdoptRequest("r", 0, "run", (StagedFile("bad", 0, "r-0-0-0.staged", 1),))
+        with pytest.raises(FaultyPartition, match="symbolic link"):
+            ask(data, faulty)
+        directory.unlink()
+        (tmp_path / "aside").rename(directory)
 
 
 # -- nobody has it ---------------------------------------------------------------------------------
