@@ -291,6 +291,13 @@ def _opened_in_mount(path: str, request: Request) -> Iterator[_Write]:
     try:
         yield partial(write_all, file)
         os.fsync(file)
+    except click.ClickException as refused:
+        # The lines or batches before the refused one are in the log.
+        try:
+            os.fsync(file)
+        except OSError as error:
+            raise fail(f"{refused.message}; the flush failed: {request.refusal(error)}") from None
+        raise
     finally:
         os.close(file)
 

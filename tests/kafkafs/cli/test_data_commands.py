@@ -185,6 +185,9 @@ def test_what_is_mounted_is_appended_to_by_the_daemon(place: Place) -> None:
         assert done.returncode == 3
         assert done.stderr.startswith(b"kafkafs: batch 2 of standard input: ")
         assert done.stderr.endswith(b"; all batches before it were appended\n")
+        facts = (place.path / "orders" / ".meta" / "0" / "offsets").read_text()
+        offsets = dict(line.split() for line in facts.splitlines())
+        assert offsets["recovery_point"] == offsets["log_end"], "they are on the disk"
     own = place.path / "orders" / ".batches" / "0"
     size = own.stat().st_size
     for itself in (own, place.data / "orders-0" / f"{0:020}.log"):
