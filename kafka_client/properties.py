@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from storage.errors import InvalidConfig
 from storage.settings import java_properties
@@ -51,6 +52,9 @@ _KNOWN: Final = {
     *("ssl.keystore.key", "ssl.keystore.type", "ssl.keystore.password", "ssl.key.password"),
     "ssl.endpoint.identification.algorithm",
 }
+# These are used; `_PATHS` are not text, but names of files.
+_USED: Final = {*_KNOWN, *_LIBRDKAFKA.values(), *_OAUTH.values(), "client.id"}
+_PATHS: Final = {name for name in _USED if name.endswith(".location")}
 _JAAS_OPTION = re.compile(
     r"""(\w[\w.]*)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;"']+)""", re.DOTALL
 )
@@ -140,6 +144,8 @@ def settings_of(properties: Mapping[str, str], *, insecure: bool = False) -> Cli
     InvalidConfig.
     """
     found = {name: _resolved(name, value) for name, value in properties.items()}
+    for name in found.keys() & _USED:
+        _check_text(name, found[name])
     warnings = [
         f"unknown property, ignored: {name}"
         for name in sorted(found)
@@ -182,6 +188,16 @@ def _resolved(name: str, value: str) -> str:
     return _REFERENCE.sub(content, value)
 
 
+def _check_text(name: str, value: str) -> None:
+    """Refuse a value that is not text. The name of a file may have any bytes but NUL."""
+    try:
+        data = os.fsencode(value) if name in _PATHS else value.encode()
+    except UnicodeEncodeError:
+        data = b"\0"
+    if b"\0" in data:
+        raise InvalidConfig(f"the value of {name} is not UTF-8 text")
+
+
 def _tls(found: Mapping[str, str]) -> Tls:
     if found.get("verification", "true").lower() == "false":
         raise InvalidConfig(
@@ -207,7 +223,7 @@ def _sasl(mechanism: str, found: Mapping[str, str]) -> Sasl:
     options = {**found, **_jaas_options(found.get("sasl.jaas.config", ""))}
     if mechanism == "OAUTHBEARER":
         url = found.get("sasl.oauthbearer.token.endpoint.url", "")
-        if not url.startswith(("https://", "file://")):
+        if not _is_token_url(url):
             raise InvalidConfig(
                 "sasl.oauthbearer.token.endpoint.url must be an https: or file: URL"
             )
@@ -219,6 +235,14 @@ def _sasl(mechanism: str, found: Mapping[str, str]) -> Sasl:
             " and sasl.password"
         )
     return Sasl(mechanism, options["username"], Secret(options["password"]))
+
+
+def _is_token_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("https", "file") and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _jaas_options(text: str) -> dict[str, str]:

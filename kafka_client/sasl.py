@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
-from kafka_client.errors import AuthenticationFailed
+from kafka_client.errors import AuthenticationFailed, printable
 from kafka_client.properties import Sasl
 
 _ITERATIONS: Final = range(4096, 1_000_001)
@@ -92,6 +92,7 @@ def fetch_token(settings: Sasl, timeout_s: float) -> str:
 
 
 def _request_token(settings: Sasl, timeout_s: float) -> str:
+    import http.client
     import urllib.error
     import urllib.request
 
@@ -124,5 +125,7 @@ def _request_token(settings: Sasl, timeout_s: float) -> str:
         raise AuthenticationFailed(f"the token endpoint answers with status {error.code}") from None
     except urllib.error.URLError as error:
         raise error.reason if isinstance(error.reason, OSError) else OSError(error.reason) from None
+    except http.client.HTTPException as error:
+        raise OSError(printable(str(error).encode())) from None
     except (KeyError, TypeError, ValueError):
         raise AuthenticationFailed("the token endpoint's answer has no access_token") from None

@@ -37,7 +37,7 @@ def _load_ca(context: ssl.SSLContext, settings: Tls) -> None:
         require_pem(path, is_key_store=False)
     try:
         context.load_verify_locations(cafile=path, cadata=settings.ca_pem)
-    except ssl.SSLError:
+    except (ssl.SSLError, TypeError):  # it is not ASCII
         raise InvalidConfig("the trust store has no valid PEM certificate", path=path) from None
 
 

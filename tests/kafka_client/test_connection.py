@@ -209,6 +209,7 @@ def test_a_host_without_an_address_is_named() -> None:
     ("place", "reason"),
     [
         ("https://127.0.0.1:9/", "Connection refused"),
+        ("https://127.0.0.1:9/a b", "URL can't contain control characters"),
         ("file:///none/token", "No such file or directory .*/none/token"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,11 @@ def test_host_names_are_verified_unless_the_file_says_no() -> None:
             "sasl.oauthbearer.token.endpoint.url must be an https: or file: URL",
         ),
         (
+            "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n"
+            "sasl.oauthbearer.token.endpoint.url=https://[::1",
+            "sasl.oauthbearer.token.endpoint.url must be an https: or file: URL",
+        ),
+        (
             "security.protocol=ssl\nenable.ssl.certificate.verification=false",
             "enable.ssl.certificate.verification=false is not supported: name the CA",
         ),
@@ -172,6 +178,20 @@ def test_host_names_are_verified_unless_the_file_says_no() -> None:
 def test_what_is_not_supported_is_named(text: str, reason: str) -> None:
     with pytest.raises(InvalidConfig, match=reason):
         settings(text)
+
+
+def test_a_value_that_is_no_text_is_named() -> None:
+    """As in a file in Latin-1. The names of files may have any bytes, and so may unused values."""
+    latin1 = b"caf\xe9"
+    for name in (b"client.id", b"sasl.password", b"sasl.jaas.config"):
+        with pytest.raises(InvalidConfig, match=r"^the value of .* is not UTF-8 text"):
+            settings_of(parse(name + b"=" + latin1))
+    with pytest.raises(InvalidConfig, match=r"ssl.truststore.location is not UTF-8 text"):
+        settings(r"ssl.truststore.location=/etc/\u0000")
+    given = b"security.protocol=SSL\nnote=%b\nssl.truststore.location=%b" % (latin1, latin1)
+    found = settings_of(parse(given)).tls
+    assert found is not None
+    assert found.ca_path == os.fsdecode(latin1)
 
 
 def test_an_unknown_property_of_security_is_a_warning() -> None:

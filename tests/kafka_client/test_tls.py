@@ -40,6 +40,8 @@ def test_a_store_that_is_not_valid_is_named(tmp_path: Path) -> None:
     path.write_text("-----BEGIN CERTIFICATE-----\nsecret\n-----END CERTIFICATE-----\n")
     with pytest.raises(InvalidConfig, match="the trust store has no valid PEM certificate"):
         tls_context(Tls(ca_path=str(path)))
+    with pytest.raises(InvalidConfig, match="the trust store has no valid PEM certificate"):
+        tls_context(Tls(ca_pem="\N{LATIN SMALL LETTER E WITH ACUTE}"))
     with pytest.raises(InvalidConfig, match="needs a certificate and its private key") as error:
         tls_context(Tls(certificate_path=str(path), key_pem=Secret("secret")))
     assert "secret" not in str(error.value)
