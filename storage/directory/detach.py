@@ -15,10 +15,11 @@ import contextlib
 import os
 
 from storage import paths
+from storage.directory.partition import read_topic_id
 from storage.errors import InvalidConfig, PolicyViolation, UnusableFile
 from storage.files import Files
 from storage.settings import broker_settings
-from storage.settings.broker_settings import BrokerTopic
+from storage.settings.broker_settings import BrokerSettings, BrokerTopic
 from storage.settings.settings import Settings
 from storage.state import manifest_file
 from storage.state.tiered import TieredTopics
@@ -116,7 +117,7 @@ def names_to_give_back(files: Files, data_dir: str) -> list[str]:
             paths.partition_directory(topic, number)
             for topic, numbers in sorted(paths.partitions_in(files.listing(data_dir)).items())
             for number in numbers
-            if number not in known.topics.get(topic, BrokerTopic("")).partitions
+            if not _was_there(files, data_dir, known, topic, number)
         ]
         if made:
             raise PolicyViolation(
@@ -125,6 +126,15 @@ def names_to_give_back(files: Files, data_dir: str) -> list[str]:
                 path=data_dir,
             )
     return aside
+
+
+def _was_there(files: Files, data_dir: str, known: BrokerSettings, topic: str, number: int) -> bool:
+    """Return whether a partition existed at the detach, in the broker's topic of this name."""
+    theirs = known.topics.get(topic, BrokerTopic(""))
+    topic_id = read_topic_id(
+        files, os.path.join(data_dir, paths.partition_directory(topic, number))
+    )
+    return number in theirs.partitions and not (theirs.id and topic_id and theirs.id != topic_id)
 
 
 def _aside(data_dir: str, name: str) -> str:

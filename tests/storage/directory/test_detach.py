@@ -126,6 +126,15 @@ def test_it_is_not_taken_back_over_what_the_broker_would_delete(data: Path) -> N
     assert not Settings(Files(), str(data)).is_brokers
 
 
+def test_it_is_not_taken_back_over_another_topic_of_the_same_name(data: Path) -> None:
+    detach(Files(), str(data))
+    with LogManager.open(str(data)) as manager:
+        manager.delete_topic("orders")
+        manager.create_topic("orders", 1)
+    with pytest.raises(PolicyViolation, match="orders-0"):
+        undo(Files(), str(data))
+
+
 def test_where_no_broker_has_been(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="not the directory of a broker"):
         detach(Files(), str(tmp_path))
