@@ -162,11 +162,13 @@ def command(
 
     may_hide = wants_salvage or accept_loss
     data_dir = directory_to_open(where) if applies else where.data_dir
+    answers = _answers(log_starts, may_hide=may_hide)
+    _check_log_starts(data_dir, answers)
     with opened(
         data_dir,
         verify=wanted.reads,
         keeps_faulty=True,
-        answers=_answers(log_starts, may_hide=may_hide),
+        answers=answers,
         read_only=not applies,
         mirrors=applies and not may_hide and is_mirror_for_writer(Files(data_dir), data_dir),
     ) as manager:
@@ -219,6 +221,25 @@ def _check_alone(manager: LogManager) -> None:
     holder = manager.files.locked_by(lock)
     if holder is not None:
         raise LogLocked(holder, path=lock)
+
+
+def _check_log_starts(data_dir: str, answers: RepairAnswers) -> None:
+    """Check that no log ends before the log start that the user has given: recovery would take all
+    records out of it. Errors: ClickException; nothing has changed.
+    """
+    topics = {topic for topic, _ in answers.log_starts}
+    if not topics:
+        return
+    with opened(
+        data_dir,
+        read_only=True,
+        keeps_faulty=True,
+        wanted=topics.__contains__,
+        answers=answers,
+    ) as manager:
+        for topic, number in manager.topics.faulty:
+            if (topic, number) in answers.log_starts:
+                raise fail(f"{manager.topics[topic].faults[number]}; nothing was changed")
 
 
 class _Repair:

@@ -177,6 +177,17 @@ def test_a_plan_changes_nothing(
     assert HINT not in run("repair", tmp_path, *options).stdout
 
 
+@pytest.mark.parametrize("applies", [False, True])
+def test_a_log_start_beyond_the_log_end_is_refused(tmp_path: Path, applies: bool) -> None:
+    without_log_start(tmp_path)
+    before = everything(tmp_path)
+    options = ["--apply"] if applies else []
+    done = run("repair", tmp_path, "--log-start", "t:0=1000", *options)
+    assert done.exit_code == 3
+    assert "before its start offset 1000" in done.stderr
+    assert everything(tmp_path) == before
+
+
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, list(map(str, arguments)))
 
