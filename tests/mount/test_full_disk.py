@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -441,3 +442,40 @@ def test_what_is_reserved_counts_as_used(mount: Mount, disk: Path) -> None:
     assert len(reserve) == RESERVE_FILES
     assert all(file.st_blocks * 512 >= file.st_size for file in reserve)
     assert sum(file.st_size for file in reserve) <= shutil.disk_usage(mount.path).used
+
+
+@pytest.mark.parametrize("is_mounted", [False, True], ids=["directory", "mount"])
+def test_append_names_the_lines_of_which_some_were_appended(
+    tmp_path: Path, *, is_mounted: bool
+) -> None:
+    """A write of lines for several partitions appends to one partition after the other."""
+    mount = Mount(tmp_path)
+    with file_system("tmpfs", tmp_path, 24 * MIB, 400) as disk:
+        mount.data.rmdir()
+        mount.data = disk / "data"
+        mount.data.mkdir()
+        kafkafs("create", mount.data, "t", "--partitions", "4")
+        text = "".join(f"{number}\t{'x' * 1000}\n" for number in range(40_000))
+        try:
+            if is_mounted:
+                mount.start()
+            command = [*KAFKAFS, "append", str(mount.data), "t", "--view", "kv"]
+            done = subprocess.run(command, input=text, capture_output=True, text=True)
+            lines = kafkafs("cat", mount.data, "t", "--view", "kv").splitlines()
+            if is_mounted:
+                mount.stop()
+        finally:
+            mount.end()
+    assert (done.returncode, done.stdout) == (3, "")
+    *closing, line = done.stderr.splitlines()
+    assert closing in ([], [f"kafkafs: {mount.data}: closing failed: No space left on device"])
+    found = re.fullmatch(
+        r"kafkafs: line (\d+) of standard input: No space left on device.*; all lines before it "
+        r"were appended; some of the lines \1 to (\d+) may have been appended",
+        line,
+    )
+    assert found is not None, line
+    first, last = int(found[1]) - 1, int(found[2])
+    appended = {int(line.partition("\t")[0]) for line in lines}
+    assert len(appended) == len(lines)
+    assert set(range(first)) <= appended < set(range(last))

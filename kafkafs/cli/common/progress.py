@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from kafkafs.cli.common.ending import as_typed, warn
 from kafkafs.progress import Bar, on_stderr
 from storage.task import Task
 
@@ -39,14 +40,30 @@ def opening_shown() -> Iterator[Callable[[Progress], None] | None]:
 
 @contextmanager
 def opened(data_dir: str, **how: Any) -> Iterator[LogManager]:
-    """Open a data directory as `LogManager.open` does, and show the progress."""
+    """Open a data directory as `LogManager.open` does, and show the progress.
+
+    If the block fails, and closing the directory then fails, too, the error of the block is raised.
+    The other one is printed.
+    """
+    from storage.errors import StorageError, refusal_of
     from storage.manager import LogManager
 
-    with (
-        opening_shown() as progress,
-        LogManager.open(data_dir, progress=progress, **how) as manager,
-    ):
-        yield manager
+    failed: Exception | None = None
+    try:
+        with (
+            opening_shown() as progress,
+            LogManager.open(data_dir, progress=progress, **how) as manager,
+        ):
+            try:
+                yield manager
+            except Exception as error:
+                failed = error
+                raise
+    except (OSError, StorageError) as error:
+        if failed is None or error is failed:
+            raise
+        warn(f"{as_typed(data_dir)}: closing failed: {refusal_of(error)}")
+        raise failed from None
 
 
 @contextmanager

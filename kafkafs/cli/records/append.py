@@ -91,7 +91,8 @@ def command(words: Sequence[str], view: str, client: Client) -> None:
 
     If a line or a batch is refused, append stops there: the log has all earlier lines or batches,
     and no later ones. Standard error has the number of the refused line or batch, and the reason.
-    The exit status is 3.
+    The exit status is 3. If the disk is full or fails, and PARTITION is not given, the topic may
+    also have some of the next lines. Standard error has the numbers of these lines, too.
 
     kafka://HOST:PORT/TOPIC[:PARTITION] appends to a cluster, with acks=all. For a cluster, `--view
     batches` does not work. If the connection is lost while lines are not acknowledged yet, append
@@ -118,17 +119,18 @@ def command(words: Sequence[str], view: str, client: Client) -> None:
     check_address(logs, or_create=True)
     mount = mount_to_change(logs)
     _check_input(logs, mount, view)
+    is_spread = len(partitions_at(logs)) > 1
     if mount is None:
         with (
             opened_to_change(logs.data_dir) as manager,
             _opened_in_tree(manager, (topic, *names)) as write,
         ):
-            _append(write, view, None)
+            _append(write, view, None, is_spread=is_spread)
         return
     path = os.path.join(topic, *names)
     request = Request(mount, path, os.path.join(topic, names[-1]))
     with _opened_in_mount(os.path.join(mount, path), request) as write:
-        _append(write, view, request)
+        _append(write, view, request, is_spread=is_spread)
 
 
 def _append_to_cluster(words: Sequence[str], client: Client, view: str) -> None:
@@ -223,16 +225,17 @@ def _in_writes(pieces: list[bytes]) -> Iterator[list[bytes]]:
         yield taken
 
 
-def _append(write: _Write, view: str, request: Request | None) -> None:
+def _append(write: _Write, view: str, request: Request | None, *, is_spread: bool = False) -> None:
     """Append standard input, up to the first line or batch that is refused.
 
-    `request`: the request to a mount, if there is one.
+    `request`: the request to a mount, if there is one. `is_spread`: a write appends to several
+    partitions, one after the other, so a disk error may end it in the middle.
 
     Errors: ClickException, which says which line or batch was refused.
     """
     from storage.errors import StorageError, refusal_of
 
-    done = 0
+    done = last = 0
     error: Exception | None = None
     if sys.stdin.isatty():
         warn("reading records from the terminal; to end: Ctrl-D on an empty line")
@@ -241,7 +244,7 @@ def _append(write: _Write, view: str, request: Request | None) -> None:
             if request is not None:
                 request.begin()
             count, error = _written(write, pieces)
-            done += count
+            last, done = done + len(pieces), done + count
             if error is not None:
                 break
     except StorageError as incomplete:
@@ -253,8 +256,11 @@ def _append(write: _Write, view: str, request: Request | None) -> None:
     else:
         reason = refusal_of(error)
     what, many = ("batch", "batches") if view == "batches" else ("line", "lines")
-    before = f"all {many} before it were appended" if done else "nothing was appended"
-    raise fail(f"{what} {done + 1} of standard input: {_PLACE.sub('', reason)}; {before}")
+    known = [f"all {many} before it were appended"] if done else []
+    if is_spread and not _is_of_content(error):
+        known.append(f"some of the {many} {done + 1} to {last} may have been appended")
+    known = known or ["nothing was appended"]
+    raise fail(f"{what} {done + 1} of standard input: {_PLACE.sub('', reason)}; {'; '.join(known)}")
 
 
 def _written(write: _Write, pieces: list[bytes]) -> tuple[int, Exception | None]:
@@ -262,15 +268,12 @@ def _written(write: _Write, pieces: list[bytes]) -> tuple[int, Exception | None]
 
     A write is refused as a whole. So write its halves to find the piece that is refused.
     """
-    from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
+    from storage.errors import StorageError
 
     try:
         write(b"".join(pieces))
     except (StorageError, OSError) as error:
-        is_content = isinstance(error, CorruptRecord | InvalidRecord | RecordTooLarge) or (
-            isinstance(error, OSError) and error.errno in _OF_CONTENT
-        )
-        if len(pieces) == 1 or not is_content:
+        if len(pieces) == 1 or not _is_of_content(error):
             return 0, error
     else:
         return len(pieces), None
@@ -280,6 +283,15 @@ def _written(write: _Write, pieces: list[bytes]) -> tuple[int, Exception | None]
         more, refusal = _written(write, pieces[half:])
         count += more
     return count, refusal
+
+
+def _is_of_content(error: Exception) -> bool:
+    """Return whether an error is about one line or batch: then nothing of the write is appended."""
+    from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge
+
+    if isinstance(error, OSError):
+        return error.errno in _OF_CONTENT
+    return isinstance(error, CorruptRecord | InvalidRecord | RecordTooLarge)
 
 
 @contextmanager
