@@ -12,7 +12,10 @@ DEFAULT_PORT: Final = 9092
 
 # A label of a host name has at most 63 characters: Python refuses others with an error of its own.
 _LABEL = r"[A-Za-z0-9_-]{1,63}"
-_HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*|\[[0-9A-Fa-f:]{{2,39}}(%[a-z0-9.]+)?\]")
+# A dot at the end keeps the resolver from trying search domains.
+_HOST = re.compile(
+    rf"(?=.{{1,254}}$){_LABEL}(\.{_LABEL})*\.?|\[[0-9A-Fa-f:]{{2,39}}(%[a-z0-9.]+)?\]"
+)
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _NUMBER = re.compile(r"[0-9]{1,10}")
 

@@ -298,7 +298,8 @@ class Connection:
                 made.settimeout(max((deadline - time.monotonic()) / left, 0.001))
                 made.connect(place)
                 made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return context.wrap_socket(made, server_hostname=host) if context else made
+                name = host.removesuffix(".")
+                return context.wrap_socket(made, server_hostname=name) if context else made
             except OSError as error:
                 made.close()
                 reason = _text_of(error)
