@@ -59,6 +59,8 @@ class DirectoryFollower:
         self._until_high_watermark = until_high_watermark
         self._followers: dict[Log, LogFollower] = {}
         self._names_seen: int | None = None
+        # Why new partitions cannot be loaded yet.
+        self._reported: dict[TopicPartition, str] = {}
         self._high_watermarks = _Offsets(manager, paths.HIGH_WATERMARKS)
         path = os.path.join(manager.path, paths.HIGH_WATERMARKS)
         if until_high_watermark and not self._files.exists(path):
@@ -149,6 +151,7 @@ class DirectoryFollower:
                 self._end(log)
         known = {(log.topic, log.partition) for log in manager.logs()}
         waiting = [item for item in found if item not in known]
+        self._reported = {item: why for item, why in self._reported.items() if item in waiting}
         if waiting:
             manager.checkpoints.look_at_cleaner_offsets()
         appeared = [new for item in waiting if (new := self._appear(item)) is not None]
@@ -179,7 +182,8 @@ class DirectoryFollower:
         except (StorageError, OSError) as error:
             if item in manager.topics.faulty:
                 manager.topics.set_fault(item, error)
-            else:
+            elif self._reported.get(item) != str(error):
+                self._reported[item] = str(error)
                 _log.warning("%s: cannot load the partition yet: %s", directory, error)
             return None
         if log is None:

@@ -124,6 +124,25 @@ def test_one_of_an_old_broker_appears_with_its_first_record(followed: Followed) 
     assert len(follower.look_for_partitions()) == 1
 
 
+def test_one_that_cannot_be_loaded_yet_is_reported_once(
+    followed: Followed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Idle queries of Spark look 80 times a second."""
+    follower = followed.open()
+    link = followed.broker.data / "t-0"
+    for _ in range(2):
+        link.symlink_to("elsewhere")
+        for _ in range(3):
+            assert follower.look_for_partitions() == []
+        assert [f"{link}: cannot load" in record.message for record in caplog.records] == [True]
+        link.unlink()
+        assert follower.look_for_partitions() == []
+        caplog.clear()
+    followed.broker.partition("t").append(b"zero")
+    assert len(follower.look_for_partitions()) == 1
+    assert caplog.records == []
+
+
 def test_a_directory_that_is_empty_yet(followed: Followed) -> None:
     follower = followed.open()
     (followed.broker.data / "t-0").mkdir()
