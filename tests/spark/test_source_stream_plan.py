@@ -298,6 +298,28 @@ def test_a_restored_topic_is_read_on(
 
 
 @pytest.mark.parametrize("fails", [True, False])
+def test_a_topic_that_is_deleted_before_a_query_reaches_its_end(
+    tmp_path: Path, fails: bool
+) -> None:
+    with opened(tmp_path) as manager:
+        append(topic(manager)[0], b"a")
+        options = {"startingOffsets": "earliest", "failOnDataLoss": fails}
+        with Stream(tmp_path, **options) as stream:
+            assert values(stream.rest()) == [b"a"]
+            append(manager.log("t", 0), b"b")
+            stream.plan.stop_at_latest()
+            manager.delete_topic("t")
+            if fails:
+                with pytest.raises(DataLoss, match=r"Partitions \[t-0\] have been deleted"):
+                    stream.next()
+            else:
+                assert stream.rest() == []
+        manager.undelete_topic("t")
+        with Stream(tmp_path, stream.log, **options) as again:
+            assert values(again.rest()) == [b"b"]
+
+
+@pytest.mark.parametrize("fails", [True, False])
 def test_a_log_that_was_shorter_for_a_while(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, fails: bool
 ) -> None:
@@ -441,8 +463,12 @@ def test_a_topic_that_is_gone_for_a_while_keeps_its_id(tmp_path: Path) -> None:
             stream.next()
             known = stream.log[-1].ids["t"]
             manager.delete_topic("t")
-            assert stream.rest() == []
-            assert stream.log[-1] == Reached({T0: 2}, {"t": known})
+            append(topic(manager, name="u")[0], b"c")
+            assert values(stream.rest()) == []
+        with Stream(tmp_path, stream.log, **options) as stream:
+            assert values(stream.rest()) == [b"c"]
+            assert stream.log[-1].offsets[T0] == 1
+            assert stream.log[-1].ids["t"] == known
 
 
 def test_a_start_that_is_too_high(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -123,7 +123,7 @@ class StreamPlan:
         same = self._of_same_topics(start)
         if deleted := same - self._seen.keys():
             self._policy.report(None, _deleted(deleted))
-        end |= {name: first[name] for name in same - end.keys()}
+        end |= {name: first[name] for name in deleted | (same - end.keys())}
         for name in end.keys() & first.keys() & self._seen.keys():
             if _differ(start.ids, self._ids, name):
                 first[name], end[name] = self._seen[name].log_start_offset, self.latest[name]
