@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from functools import partial
 from threading import Event, Thread
 from typing import Final
 
@@ -99,8 +100,8 @@ class LineIndexes(LogListener[Log]):
             self._store,
             segment,
             self._view,
-            log.transactions.is_aborted,
-            aborted_across=log.transactions.aborted_across,
+            partial(log.transactions.is_aborted, segment=segment),
+            aborted_across=partial(log.transactions.aborted_across, segment=segment),
         )
         with (
             self._manager.duties.attempt(SAVING, log.name),

@@ -32,13 +32,50 @@ _last_offset = attrgetter("last_offset")
 
 
 class _Aborted(NamedTuple):
-    """The aborted transactions of `segments` and of retired ones: first and last offset by
-    producer, and the entries, both in the order of markers.
+    """Aborted transactions: first and last offset by producer, and the entries, both in the order
+    of markers.
+    """
+
+    spans: dict[int, list[tuple[int, int]]]
+    entries: list[TxnEntry]
+
+    @classmethod
+    def of(cls, entries: Iterable[TxnEntry]) -> _Aborted:
+        made = cls({}, sorted(entries, key=_last_offset))
+        for entry in made.entries:
+            spans = made.spans.setdefault(entry.producer_id, [])
+            spans.append((entry.first_offset, entry.last_offset))
+        return made
+
+    def add(self, entry: TxnEntry) -> None:
+        """Add an entry, unless it is there.
+
+        It comes after all others, unless another process writes the log: its file may have had
+        later ones.
+        """
+        span = entry.first_offset, entry.last_offset
+        spans = self.spans.get(entry.producer_id, [])
+        number = bisect_left(spans, span)
+        if spans[number : number + 1] != [span]:
+            self.spans[entry.producer_id] = [*spans[:number], span, *spans[number:]]
+            insort(self.entries, entry, key=_last_offset)
+
+
+class _Known(NamedTuple):
+    """The aborted transactions of the log's `segments`, and those of these and of retired ones.
+
+    A cleaner keeps records below the log start, but not the entry that they were aborted: in its
+    new segment they count as committed, while the segment that it replaced still has the entry.
     """
 
     segments: tuple[Segment, ...]
-    spans: dict[int, list[tuple[int, int]]]
-    entries: list[TxnEntry]
+    retired: frozenset[Segment]
+    in_log: _Aborted
+    in_all: _Aborted
+
+    @classmethod
+    def nothing(cls) -> _Known:
+        return cls((), frozenset(), _Aborted.of(()), _Aborted.of(()))
 
 
 class Transactions:
@@ -48,7 +85,7 @@ class Transactions:
         self._log = log
         # A cache, valid while it has the log's own tuple of segments. The version changes with each
         # transaction added or taken back.
-        self._aborted = _Aborted((), {}, [])
+        self._aborted = _Known.nothing()
         self._aborted_version = 0
         self._aborted_lock = threading.Lock()
         # The start of open transactions: segment and position, by first offset.
@@ -60,58 +97,53 @@ class Transactions:
         """Return the aborted transactions in the order of markers. Thread-safe. Errors: OSError."""
         return [entry for segment in self._log.segments for entry in segment.aborted]
 
-    def is_aborted(self, producer_id: int, offset: int) -> bool:
+    def is_aborted(self, producer_id: int, offset: int, segment: Segment | None = None) -> bool:
         """Return whether a transaction in which this producer wrote `offset` was aborted.
 
-        Thread-safe; the first call reads the transaction indexes. Errors: OSError.
+        `segment`: that of the record; None: any, also a retired one. Thread-safe; the first call
+        reads the transaction indexes. Errors: OSError.
         """
-        spans = self._known_aborted().spans.get(producer_id)
+        spans = self._known_for(segment).spans.get(producer_id)
         if spans is None:
             return False
         number = bisect_right(spans, offset, key=lambda span: span[0]) - 1
         return number >= 0 and offset <= spans[number][1]
 
-    def aborted_across(self, offset: int) -> list[TxnEntry]:
+    def aborted_across(self, offset: int, segment: Segment | None = None) -> list[TxnEntry]:
         """Return the aborted transactions that begin before `offset` and end there or later, in the
         order of their markers. Thread-safe. Errors: OSError.
+
+        `segment`: as in `is_aborted`.
         """
         if offset >= self._log.log_end_offset:
             return []
-        return aborted_within(self._known_aborted().entries, offset, offset)
+        return aborted_within(self._known_for(segment).entries, offset, offset)
 
-    def _known_aborted(self) -> _Aborted:
+    def _known_for(self, segment: Segment | None) -> _Aborted:
         known = self._aborted
-        return known if known.segments is self._log.segments else self._load_aborted()
+        if known.segments is not self._log.segments:
+            known = self._load_aborted()
+        is_in_log = segment is not None and segment not in known.retired
+        return known.in_log if is_in_log else known.in_all
 
-    def _load_aborted(self) -> _Aborted:
+    def _load_aborted(self) -> _Known:
         version, segments = self._aborted_version, self._log.segments
         # A reader may still be in a removed segment.
-        left = [segment for _, segment in self._log.retired]
-        entries = {entry for segment in (*left, *segments) for entry in segment.aborted}
-        aborted = _Aborted(segments, {}, sorted(entries, key=_last_offset))
-        for entry in aborted.entries:
-            spans = aborted.spans.setdefault(entry.producer_id, [])
-            spans.append((entry.first_offset, entry.last_offset))
+        retired = frozenset(segment for _, segment in self._log.retired)
+        in_log = {entry for segment in segments for entry in segment.aborted}
+        in_all = {entry for segment in retired for entry in segment.aborted} | in_log
+        known = _Known(segments, retired, _Aborted.of(in_log), _Aborted.of(in_all))
         with self._aborted_lock:
             if version == self._aborted_version:
-                self._aborted = aborted
-        return aborted
+                self._aborted = known
+        return known
 
     def _add_aborted(self, entry: TxnEntry) -> None:
-        """Add an entry of a transaction index.
-
-        It comes after all others, unless another process writes the log: its file may have had
-        later ones.
-        """
-        span = entry.first_offset, entry.last_offset
+        """Add an entry of a transaction index."""
         with self._aborted_lock:
             self._aborted_version += 1
-            _, aborted, entries = self._aborted
-            spans = aborted.get(entry.producer_id, [])
-            number = bisect_left(spans, span)
-            if spans[number : number + 1] != [span]:
-                aborted[entry.producer_id] = [*spans[:number], span, *spans[number:]]
-                insort(entries, entry, key=_last_offset)
+            self._aborted.in_log.add(entry)
+            self._aborted.in_all.add(entry)
 
     def forget_from(self, segments: Iterable[Segment], offset: int) -> None:
         """Forget the aborted transactions in these segments, which have left the log, that end at
@@ -127,7 +159,7 @@ class Transactions:
         """Drop the cache: another thread may have read entries that are removed now."""
         with self._aborted_lock:
             self._aborted_version += 1
-            self._aborted = _Aborted((), {}, [])
+            self._aborted = _Known.nothing()
 
     # -- the stable part -----------------------------------------------------------------------
 

@@ -368,11 +368,18 @@ FAULTS = [
     Fault(
         "aborted-of-what-has-left-the-log-forgotten",
         "storage/log/transactions.py",
-        "        entries = {entry for segment in (*left, *segments) for entry in segment.aborted}",
-        "        entries = {entry for segment in segments for entry in segment.aborted}\n"
-        "        del left",
+        "        in_all = {entry for segment in retired for entry in segment.aborted} | in_log\n",
+        "        in_all = in_log\n",
         "A reader of a deleted segment is shown records of aborted transactions.",
         (TRANSACTIONS, TREE_TRANSACTIONS, LOG),
+    ),
+    Fault(
+        "aborted-of-what-has-left-the-log-hides-text-of-what-replaced-it",
+        "storage/log/transactions.py",
+        "        return known.in_log if is_in_log else known.in_all\n",
+        "        return known.in_all if is_in_log else known.in_all\n",
+        "A file shows pieces of deleted records after a compaction.",
+        (TREE_TRANSACTIONS,),
     ),
     Fault(
         "aborted-last-record-is-committed",

@@ -27,6 +27,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import NamedTuple
 
 from kafkafs.line_index import (
@@ -141,9 +142,9 @@ class PartitionText:
         transactions = self.log.transactions
         return SegmentLines(
             *where,
-            transactions.is_aborted,
+            partial(transactions.is_aborted, segment=segment),
             self._cache,
-            aborted_across=transactions.aborted_across,
+            aborted_across=partial(transactions.aborted_across, segment=segment),
         )
 
     @property

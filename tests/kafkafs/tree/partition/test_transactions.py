@@ -11,6 +11,7 @@ from kafkafs.line_index import NEVER, SegmentLines
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.partition.partition_text import CATCH_UP_AT_ONCE
 from storage import Log, Record, encode
+from storage.compaction.log_cleaner import LogCleaner
 from storage.directory.retain import delete_records
 from storage.log.append import append_batches
 from storage.record.control import ABORT, COMMIT, encode_marker
@@ -34,8 +35,8 @@ class Producer:
         self.codec = codec
         self.sequence = 0
 
-    def send(self, *values: bytes) -> None:
-        records = [Record(n, NOW_MS, 0, None, value) for n, value in enumerate(values)]
+    def send(self, *values: bytes, key: bytes | None = None) -> None:
+        records = [Record(n, NOW_MS, 0, key, value) for n, value in enumerate(values)]
         batch = encode(
             records,
             attributes=TRANSACTIONAL_BIT,
@@ -123,6 +124,34 @@ def test_records_are_deleted_into_an_open_transaction(
             assert tree.read(each) == shown
     with a_tree(tmp_path / "data") as tree:
         assert tree.read(path) == shown
+
+
+def test_a_cleaner_keeps_records_that_were_aborted_below_the_log_start(tmp_path: Path) -> None:
+    """It forgets that they were aborted. So their text counts from then on, though none sees it."""
+    data = tmp_path / "data"
+    with a_tree(data) as tree:
+        tree.mkdir("t")
+        log, producer = tree.log(), Producer(tree.log(), 1)
+        tree.manager.change_topic_settings("t", {"cleanup.policy": "compact,delete"})
+        producer.send(b"aborted", key=b"a")
+        producer.end(ABORT)
+        producer.send(b"replaced", b"by this", key=b"b")
+        producer.end(COMMIT)
+        tree.roll()
+        start = 3
+        assert in_thread(lambda: delete_records(tree.manager, log, start, Task())) == start
+        handle = tree.open("t/0")
+        cleaned = in_thread(lambda: LogCleaner(tree.manager).clean_all(log, Task()))
+        assert [each.records_superseded for each in cleaned] == [1]
+        assert tree.read("t/0") == b"by this\n"
+        tree.delete_files()
+        producer.send(b"more", key=b"c")
+        producer.end(COMMIT)
+        tree.roll()
+        assert tree.read("t/0") == read(handle) == b"by this\nmore\n"
+        handle.release()
+    with a_tree(data) as tree:
+        assert tree.read("t/0") == b"by this\nmore\n"
 
 
 @pytest.mark.parametrize("large", [False, True])
