@@ -107,9 +107,10 @@ def command(
     it prints the value as `--view jsonl` does, and adds the field `valueError`.
 
     kafka://HOST:PORT/TOPIC[:PARTITION][@START[..END]] names records of a cluster. --decode then
-    reads the topic _schemas of the cluster. With -f, cat prints the records of all partitions as
-    they arrive. If records were deleted before cat could read them, or if the cluster does not let
-    cat read a topic, cat prints all other records, and ends with exit status 3.
+    reads the topic _schemas of the cluster. With -f, cat prints the records of all partitions that
+    exist when it starts, as they arrive. If records were deleted before cat could read them, or if
+    the cluster does not let cat read a topic, cat prints all other records, and ends with exit
+    status 3.
 
     If cat finds damaged records, it ends with exit status 3.
     """
