@@ -1,9 +1,13 @@
 """Starts a daemon in the background, and waits until it is ready.
 
-The caller's process forks and waits at a pipe. The child starts in a session of its own, and writes
-to the pipe that it is ready, or why it cannot start, with one line each. It closes all files of the
-caller except the standard streams. Until it is ready the child shows progress on the terminal's
-standard error; then it closes all three standard streams.
+The caller's process forks and waits at a pipe. The child writes to the pipe that it is ready, or
+why it cannot start, with one line each. It closes all files of the caller except the standard
+streams. Until it is ready the child shows progress on the terminal's standard error; then it closes
+all three standard streams.
+
+When it is ready the child starts a session of its own. Until then it stays in the caller's process
+group: if the mount point is an automount (autofs), the kernel lets only the automounter's process
+group look at it, and all others wait until something is mounted there.
 
 The caller must not start a thread before the fork, and takes what belongs to a process (fcntl
 locks) after it.
@@ -43,6 +47,9 @@ def run_in_background(program: Program) -> str:
     except OSError as error:
         raise MountError(f"cannot start the daemon: {error.strerror}") from None
     if pid == 0:
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+            # Ctrl-C ends the child as SIGTERM does: the caller has the message.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_ENDS, signal.SIGINT))
         os.close(reader)
         os._exit(_run_child(program, writer))
@@ -78,7 +85,6 @@ def _given_up(number: int, _: object) -> NoReturn:
 
 def _run_child(program: Program, pipe: int) -> int:
     """The child's whole life; the result is its exit status."""
-    os.setsid()
     os.chdir("/")
     _close_files(pipe)
     waiting = True
@@ -86,6 +92,7 @@ def _run_child(program: Program, pipe: int) -> int:
     def ready(line: str) -> None:
         nonlocal waiting
         waiting = False
+        os.setsid()
         sys.stdout.flush()
         sys.stderr.flush()
         null = os.open(os.devnull, os.O_RDWR)

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,14 +58,19 @@ def test_the_caller_returns_when_the_daemon_is_ready(tmp_path: Path) -> None:
     ended = tmp_path / "ended"
     os.mkfifo(ended)
     done = start(
-        "print('before', file=sys.stderr)\n"
+        # Only the processes of this group may look at an automount while it is mounted.
+        "print('before', os.getpgrp() == os.getpgid(os.getppid()), file=sys.stderr)\n"
         "ready('says who')\n"
         "print('after'); print('after', file=sys.stderr)\n"
         f"open({str(ended)!r}, 'w').write(f'{{os.getcwd()}} {{os.getpid() == os.getsid(0)}}')\n"
         "return 0"
     )
     # It has returned, though the daemon still runs: it waits for a reader of the pipe.
-    assert (done.returncode, done.stdout, done.stderr) == (0, "started: says who\n", "before\n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "started: says who\n",
+        "before True\n",
+    )
     assert ended.read_text() == "/ True"
 
 
@@ -98,8 +104,12 @@ def test_no_process_can_be_started() -> None:
     assert (done.returncode, done.stderr) == (3, f"not started: {refused}")
 
 
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_who_gives_up_waiting_ends_it(tmp_path: Path, number: signal.Signals) -> None:
+def test_who_gives_up_waiting_ends_it(
+    tmp_path: Path, number: signal.Signals, send: Callable[[int, int], None]
+) -> None:
+    """A terminal sends Ctrl-C to the process group."""
     started, ended = tmp_path / "started", tmp_path / "ended"
     os.mkfifo(started)
     os.mkfifo(ended)
@@ -110,13 +120,14 @@ def test_who_gives_up_waiting_ends_it(tmp_path: Path, number: signal.Signals) ->
     )
     program = START.format(body=body.replace("\n", "\n    "))
     with subprocess.Popen(
-        [sys.executable, "-c", program], stderr=subprocess.PIPE, cwd=ROOT
+        [sys.executable, "-c", program], stderr=subprocess.PIPE, cwd=ROOT, start_new_session=True
     ) as caller:
         started.read_text()
         with ended.open("w") as writer:
-            caller.send_signal(number)
-            caller.communicate(timeout=HANG_S)
+            send(caller.pid, number)
+            _, errors = caller.communicate(timeout=HANG_S)
             poller = select.poll()
             poller.register(writer, 0)
             assert poller.poll(HANG_S * 1000) == [(writer.fileno(), select.POLLERR)]
     assert caller.returncode == (-number if number == signal.SIGINT else 128 + number)
+    assert errors.count(b"Traceback") == (number == signal.SIGINT), "the caller's alone"
