@@ -36,12 +36,12 @@ def topic(name: str, topic_id: str) -> bytes:
     return _framed(2, _string(name) + _id(topic_id))
 
 
-def partition(topic_id: str, number: int) -> bytes:
-    """Of one replica, on broker 1."""
-    one, none = b"\2" + struct.pack(">i", 1), b"\1"
-    replicas = one + one + none + none
+def partition(topic_id: str, number: int, replicas: int = 1) -> bytes:
+    """On the brokers 1 to `replicas`, which are all in sync."""
+    ids, none = bytes([replicas + 1]) + struct.pack(f">{replicas}i", *range(1, replicas + 1)), b"\1"
+    lists = ids + ids + none + none
     numbers = struct.pack(">iii", 1, 0, 0)  # leader, its epoch, the partition's
-    return _framed(3, struct.pack(">i", number) + _id(topic_id) + replicas + numbers)
+    return _framed(3, struct.pack(">i", number) + _id(topic_id) + lists + numbers)
 
 
 def removed(topic_id: str) -> bytes:

@@ -382,7 +382,11 @@ class Groups(LogListener[Log]):
         unflushed commits can be affected (`Durability.require_flushed`), so only these are read.
         `whole`: read all, because logs have lost flushed records. `plan`: write nothing, and treat
         the lost ends of logs as accepted.
+
+        With replicas at other brokers, nothing is reset: a log here may end before the leader's.
         """
+        if self._directory.settings.may_have_replicas(_TOPIC):
+            return []
         lines: list[str] = []
         for log in self.logs:
             if log.closed or (log.lost_end and not plan) or log.flush_error is not None:
@@ -441,7 +445,8 @@ class Groups(LogListener[Log]):
         Runs on a worker thread.
 
         In a directory that was made here, offsets do not expire unless offsets.retention.minutes is
-        set. Errors: those of `names` and of an append.
+        set. With replicas at other brokers, their leader deletes them. Errors: those of `names` and
+        of an append.
         """
         if not task.on_log_thread(self._has_doomed):
             return 0
@@ -462,8 +467,10 @@ class Groups(LogListener[Log]):
         return count
 
     def _has_doomed(self) -> bool:
-        may_expire = self._directory.settings.offsets_retention_minutes is not None
-        return bool(self.logs) and (may_expire or bool(self._topics.deleted_ms))
+        settings = self._directory.settings
+        may_expire = settings.offsets_retention_minutes is not None
+        is_due = bool(self.logs) and (may_expire or bool(self._topics.deleted_ms))
+        return is_due and not settings.may_have_replicas(_TOPIC)
 
     def _doomed(
         self, name: bytes, records: GroupRecords

@@ -38,7 +38,7 @@ PROTECTING = ("log.cleaner.enable", "delete.topic.enable")
 
 class BrokerTopic(NamedTuple):
     """A topic in the broker's records: its id, its settings by Kafka's topic names, and the number
-    of its partitions in the cluster (0: not known).
+    of its partitions in the cluster and of the replicas of each (0: not known).
 
     In a detached directory also its partitions at that time, and why its settings are not known.
     """
@@ -48,6 +48,7 @@ class BrokerTopic(NamedTuple):
     partition_count: int = 0
     partitions: Sequence[int] = ()
     fault: str | None = None
+    replicas: int = 0
 
 
 class Given(NamedTuple):
@@ -125,7 +126,8 @@ def read(
         )
     for name, topic_id in metadata.topics.items():
         count = metadata.partitions.get(topic_id, 0)
-        found.topics[name] = BrokerTopic(topic_id, metadata.configs.get((TOPIC, name), {}), count)
+        replicas, settings = metadata.replicas.get(topic_id, 0), metadata.configs.get((TOPIC, name))
+        found.topics[name] = BrokerTopic(topic_id, settings or {}, count, replicas=replicas)
     return found
 
 

@@ -57,21 +57,23 @@ _WANTED = frozenset(
 )
 _VERSION = b"metadata.version"
 # A PartitionRecord begins with the version of its frame, its type, its version, and these fields:
-# partitionId and topicId. The rest is not needed, and there may be very many of them.
+# partitionId, topicId, and the number of replicas + 1. The rest is not needed, and there may be
+# very many of them.
 _PARTITION = bytes([1, 3])
-_PARTITION_FIELDS = struct.Struct(">3xi16s")
+_PARTITION_FIELDS = struct.Struct(">3xi16sB")
 
 
 @dataclass(slots=True)
 class Metadata:
-    """Topic ids, as text, by name; partition counts by topic id; settings by (kind, name) of their
-    object.
+    """Topic ids, as text, by name; partition counts, and the most replicas of a partition, by topic
+    id; settings by (kind, name) of their object.
 
     The name of a broker is its id in decimal; an empty name has the defaults of all brokers.
     """
 
     topics: dict[str, str] = field(default_factory=dict)
     partitions: dict[str, int] = field(default_factory=dict)
+    replicas: dict[str, int] = field(default_factory=dict)
     configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
     version: int = 0
     """The feature level of `metadata.version`; 0: not known."""
@@ -205,8 +207,8 @@ class _Replay:
             try:
                 value = record.value or b""
                 if value.startswith(_PARTITION) and len(value) >= _PARTITION_FIELDS.size:
-                    number, topic_id = _PARTITION_FIELDS.unpack_from(value)
-                    fields = {"partitionId": number, "topicId": topic_id}
+                    number, topic_id, length = _PARTITION_FIELDS.unpack_from(value)
+                    fields = {"partitionId": number, "topicId": topic_id, "replicas": length - 1}
                     self._take("PartitionRecord", fields)
                 elif (found := self._reader.read(value)) is not None:
                     self._take(found.message.name, found.data)
@@ -240,6 +242,8 @@ class _Replay:
             case "PartitionRecord":
                 topic_id, count = _id_text(data["topicId"]), data["partitionId"] + 1
                 metadata.partitions[topic_id] = max(metadata.partitions.get(topic_id, 0), count)
+                replicas = max(metadata.replicas.get(topic_id, 0), data["replicas"])
+                metadata.replicas[topic_id] = replicas
             case "RemoveTopicRecord":
                 topic_id = _id_text(data["topicId"])
                 metadata.partitions.pop(topic_id, None)

@@ -346,6 +346,15 @@ class Settings:
         known = None if self._broker is None else self._broker.topics.get(topic)
         return 0 if known is None else known.partition_count
 
+    def may_have_replicas(self, topic: str) -> bool:
+        """Return whether other brokers may have replicas of a topic: a record that only this
+        directory has must not be appended to it.
+        """
+        if not self.is_brokers:
+            return False
+        known = None if self._broker is None else self._broker.topics.get(topic)
+        return known is None or known.replicas != 1
+
     def is_brokers_topic(self, topic: str) -> bool:
         """Return whether a broker has made a topic, or may have."""
         if self._broker is None or not self._broker.is_detached:

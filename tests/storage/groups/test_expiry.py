@@ -9,9 +9,11 @@ import pytest
 from storage.groups.group import Group
 from storage.groups.offset_records import Committed
 from storage.task import Task
+from tests import metadata_log as made
 from tests.storage.groups.records import classic_group, group_key, position, positions, write
 from tests.storage.logs import NOW_MS, opened, write_settings
 
+OFFSETS = "__consumer_offsets"
 MINUTE_MS = 60_000
 WEEK_MS = 7 * 86_400_000
 COMMITTED = Committed(1, time_ms=NOW_MS)
@@ -55,7 +57,10 @@ def test_in_a_brokers_directory_they_live_as_its_broker_says(
     with opened(data, clock_ms=lambda: now_ms) as manager:
         manager.create_topic("orders")
         manager.groups.commit("g", "orders", {0: Committed(0)})
+        topic_id = manager.topic(OFFSETS).id
     (data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    log = made.MetadataLog(data)
+    log.append(made.topic(OFFSETS, topic_id), made.partition(topic_id, 0))
     if line is not None:
         settings.write_text(f"log.dirs={data}\n{line}")
         write_settings(data, kafkafs_broker_config=settings)
@@ -67,7 +72,13 @@ def test_in_a_brokers_directory_they_live_as_its_broker_says(
             return
         now_ms += lives_ms - 1
         assert manager.groups.sweep(Task()) == 0
-        now_ms += 1
+    log.append(made.partition(topic_id, 0, replicas=3))
+    now_ms += 1
+    with opened(data, clock_ms=lambda: now_ms) as manager:
+        assert manager.groups.sweep(Task()) == 0, "the leader deletes them"
+    (data / "__cluster_metadata-0").rename(tmp_path / "aside")
+    made.MetadataLog(data).append(made.topic(OFFSETS, topic_id), made.partition(topic_id, 0))
+    with opened(data, clock_ms=lambda: now_ms) as manager:
         assert manager.groups.sweep(Task()) == 1
         assert positions(manager, "g") == {}
 

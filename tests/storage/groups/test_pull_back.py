@@ -15,6 +15,7 @@ from storage.files import Files
 from storage.groups.offset_records import Committed
 from storage.record.control import COMMIT
 from storage.state.checkpoint_file import new_topic_id
+from tests import metadata_log as made
 from tests.storage.directory.test_mirror import make_mirror
 from tests.storage.groups.records import end, position, positions, write, write_in_transaction
 from tests.storage.logs import NOW_MS, append, opened, write_settings
@@ -101,6 +102,25 @@ def test_nothing_is_pulled_back_where_the_loss_is_not_accepted(tmp_path: Path) -
     with opened(tmp_path) as manager:
         append(manager.log("orders", 0), *(b"new" for _ in range(20)))
         assert positions(manager, "g") == {("orders", 0): 0}
+
+
+@pytest.mark.parametrize("replicas", [None, 1, 3])
+def test_nothing_is_appended_where_another_broker_may_lead(
+    tmp_path: Path, replicas: int | None
+) -> None:
+    manager = killed(tmp_path)
+    manager.groups.commit("g", "orders", {0: Committed(10)})
+    topic_id = manager.topic(OFFSETS).id
+    manager.abandon()
+    cut_in_half(tmp_path, "orders")
+    (tmp_path / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    if replicas is not None:
+        records = made.topic(OFFSETS, topic_id), made.partition(topic_id, 0, replicas)
+        made.MetadataLog(tmp_path).append(*records)
+    with opened(tmp_path) as manager:
+        is_reset = replicas == 1
+        assert positions(manager, "g") == {("orders", 0): 5 if is_reset else 10}
+        assert manager.log(OFFSETS, 0).log_end_offset == 1 + is_reset
 
 
 def test_a_mirror_appends_nothing(tmp_path: Path) -> None:
