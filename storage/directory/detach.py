@@ -4,7 +4,8 @@ When a broker starts, it renames topics and partitions that are not in its metad
 ones. So none are made in its directory until the user confirms that the broker will not return.
 Detaching records the settings of the broker's topics (`broker_settings`). It then adds the suffix
 `.detached` to the names by which a directory is a broker's. If a broker is started on a detached
-directory, it refuses to, because of those names.
+directory, it refuses to, because of the directory `__cluster_metadata-0.detached`: it has no name
+of a partition. Where there was no metadata log, it is empty.
 
 After a crash, repeat the call: it completes the rest.
 """
@@ -55,6 +56,9 @@ def detach(files: Files, data_dir: str) -> list[str]:
                 manifest_file.drop(
                     files, os.path.join(data_dir, paths.partition_directory(topic, number))
                 )
+    log = os.path.join(data_dir, paths.METADATA_LOG)
+    if not any(files.exists(each) for each in (log, _aside(data_dir, paths.METADATA_LOG))):
+        files.mkdir(_aside(data_dir, paths.METADATA_LOG))
     for name in _NAMES:
         if files.exists(os.path.join(data_dir, name)):
             files.rename(os.path.join(data_dir, name), _aside(data_dir, name))
@@ -98,7 +102,11 @@ def undo(files: Files, data_dir: str) -> None:
     Errors: PolicyViolation if topics or partitions were made since, which the broker would rename;
     InvalidConfig if it was not detached; OSError.
     """
-    for name in reversed(names_to_give_back(files, data_dir)):
+    names = names_to_give_back(files, data_dir)
+    made = _aside(data_dir, paths.METADATA_LOG)
+    if files.is_directory(made) and not files.listing(made):
+        files.rmdir(made)
+    for name in reversed(names):
         files.rename(_aside(data_dir, name), os.path.join(data_dir, name))
     files.sync_directory(data_dir)
     broker_settings.remove(files, data_dir)
@@ -109,6 +117,8 @@ def names_to_give_back(files: Files, data_dir: str) -> list[str]:
     `undo`.
     """
     aside = [name for name in _NAMES if files.exists(_aside(data_dir, name))]
+    if paths.METADATA_LOG in aside and not files.listing(_aside(data_dir, paths.METADATA_LOG)):
+        aside.remove(paths.METADATA_LOG)
     known = broker_settings.read_detached(files, data_dir)
     if not aside and known is None:
         raise InvalidConfig("this directory was not detached from a broker", path=data_dir)

@@ -14,7 +14,7 @@ from storage.settings.settings import Settings
 from tests import metadata_log as made
 from tests.crash.disk import SimulatedDisk
 from tests.metadata_log import BROKER
-from tests.storage.directory.test_taking_over import described, kept, on_topic
+from tests.storage.directory.test_taking_over import described, fill, kept, on_topic
 from tests.storage.logs import NOW_MS
 
 SETTINGS = [
@@ -114,6 +114,20 @@ def test_it_can_be_taken_back(data: Path) -> None:
     assert Settings(Files(), str(data)).is_brokers
     with pytest.raises(InvalidConfig, match="was not detached"):
         undo(Files(), str(data))
+
+
+def test_a_broker_without_a_metadata_log_here_does_not_start(tmp_path: Path) -> None:
+    """A broker with ZooKeeper makes `meta.properties` again. No broker takes such a directory."""
+    fill(tmp_path, "orders")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    guard = tmp_path / "__cluster_metadata-0.detached"
+    for _ in range(2):
+        detach(Files(), str(tmp_path))
+        assert guard.is_dir()
+    with LogManager.open(str(tmp_path)) as manager:
+        assert not manager.settings.is_brokers
+    undo(Files(), str(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 def test_it_is_not_taken_back_over_what_the_broker_would_delete(data: Path) -> None:
