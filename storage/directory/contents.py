@@ -2,7 +2,7 @@
 
 Kafka's files are partitions, the small files beside them (`meta.properties`, checkpoints, …) and
 those of kafkafs. A directory whose name ends in a number is a partition only if it is empty or has
-a file of a log: other programs use such names, too.
+a file of a log: other programs use such names, too. A link with such a name counts for nothing.
 
 No log is opened and no lock is taken.
 """
@@ -53,7 +53,7 @@ def contents_of(files: Files, path: str) -> Contents:
     if any(map(paths.is_log, names)):
         return Contents.LOG
     for name, kind in entries:
-        is_named_so = kind != "file" and paths.is_partition_directory(name)
+        is_named_so = kind == "directory" and paths.is_partition_directory(name)
         if is_named_so and _is_partition(files, os.path.join(path, name)):
             return Contents.PARTITIONS
     is_kafkas = any(name in _FILES or name.startswith(_OURS) for name in names) or any(

@@ -78,6 +78,7 @@ def test_a_data_directory_with_files_of_others(place: Place, options: tuple[str,
     # Other programs give directories such names, too.
     (place.data / "openjdk-17").mkdir()
     (place.data / "openjdk-17" / "release").touch()
+    (place.data / "python-3").symlink_to("openjdk-17")
     line = refused(place, place.data, place.path, *options)
     assert line.startswith(f"kafkafs: {place.data}: has files, but none of Kafka or kafkafs.")
     assert line.endswith(" To use it anyway: -o create") == (not options)
