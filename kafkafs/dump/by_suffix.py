@@ -9,7 +9,7 @@ from kafkafs.dump.java import absolute, base_name, file_name
 from kafkafs.dump.log_file import dump_log
 from kafkafs.dump.offset_index import dump_offset_index
 from kafkafs.dump.options import Options
-from kafkafs.dump.output import DumpError, Output
+from kafkafs.dump.output import Output
 from kafkafs.dump.producer_state import dump_snapshot, dump_txn_index
 from kafkafs.dump.time_index import dump_time_index
 
@@ -25,17 +25,17 @@ def suffix_of(path: str) -> str | None:
 def dump(files: Iterable[str], options: Options, output: Output) -> None:
     """Print the files in turn, and then their faults.
 
-    DumpError where DumpLogSegments fails; like that it then drops the faults.
+    DumpError where DumpLogSegments fails; like that it then drops the faults. OSError with the path
+    of the file, or of the output.
     """
     faults = Faults()
     try:
         for given in files:
             path = file_name(given)
             faults.add(absolute(path), _dump_file(path, options, output))
-    except BrokenPipeError:
-        raise
     except OSError as error:
-        raise DumpError(f"{error.filename or given}: {error.strerror}") from None
+        error.filename = error.filename or given
+        raise
     finally:
         output.flush()
     faults.show(output)

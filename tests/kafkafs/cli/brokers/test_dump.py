@@ -296,3 +296,18 @@ def test_nobody_reads_on(tmp_path: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(HANG_S) != 0
+
+
+def test_a_full_disk_behind_a_long_dump(tmp_path: Path) -> None:
+    path = write(tmp_path / LOG, encode([Record(n, T, 0, None, b"x" * 100) for n in range(1000)]))
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*KAFKAFS, "dump", "--print-data-log", str(path)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            timeout=HANG_S,
+        )
+    message = "kafkafs: standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, message)
