@@ -29,13 +29,15 @@ def partitions(
         for each, _ in partitions_of(cluster, address, report)
         if address.places or internal or each.topic not in INTERNAL_TOPICS
     ]
+    # In later metadata, a topic that is deleted meanwhile has no partitions.
+    topics = cluster.metadata.topics
     starts = offsets_of(cluster, found, EARLIEST, report)
     ends = offsets_of(cluster, list(starts), LATEST, report)
     stable = offsets_of(cluster, list(ends), LATEST, report, committed=True)
     rows: list[dict[str, Value]] = []
     for each in found:
         start, end = starts.get(each), ends.get(each)
-        partition = cluster.metadata.topics[each.topic].partitions[each.partition]
+        partition = topics[each.topic].partitions[each.partition]
         rows.append(
             {
                 "topic": each.topic,

@@ -33,7 +33,7 @@ from tests.kafkafs.cli.test_json import checked
 from tests.storage.logs import NOW_MS
 from tests.storage.old_logs import messages, wrapper
 
-NOT_ALLOWED, NO_TOPIC, TOO_LARGE, TIMED_OUT, NO_KEY = 29, 3, 10, 7, 87
+NOT_ALLOWED, NO_TOPIC, TOO_LARGE, TIMED_OUT, NO_KEY, NO_LEADER = 29, 3, 10, 7, 87, 6
 COUNT = 40
 #: The commands, and what each of them asks a broker.
 COMMANDS: dict[str, list[str]] = {
@@ -337,6 +337,25 @@ def test_a_topic_that_may_not_be_read_is_reported_once(broker: OneBroker) -> Non
         done = CliRunner().invoke(main, ["grep", "v39", place])
         assert (done.exit_code, done.stdout) == (2, "t:0:v39\n")
         assert done.stderr == "kafkafs: secret: TOPIC_AUTHORIZATION_FAILED\n"
+
+
+def test_a_topic_that_is_deleted_while_it_is_listed(broker: OneBroker) -> None:
+    list_offsets = broker.answers["ListOffsets"]
+
+    def deleted(version: int, data: Struct) -> Struct:
+        """The broker leads the partition no more, and its metadata lists it no more."""
+        broker.partitions = 0
+        answer = list_offsets(version, data)
+        assert isinstance(answer, dict)
+        for partition in (part for topic in answer["topics"] for part in topic["partitions"]):
+            partition["errorCode"] = NO_LEADER
+        return answer
+
+    for command in ("ls", "describe"):
+        broker.answers["ListOffsets"], broker.partitions = deleted, 1
+        done = call(broker, command)
+        assert (done.exit_code, done.exception and type(done.exception)) == (3, SystemExit)
+        assert "kafkafs: t:0: UNKNOWN_TOPIC_OR_PARTITION\n" in done.stderr
 
 
 def test_retention_that_overtakes_the_reader_is_reported(broker: OneBroker) -> None:
