@@ -13,7 +13,12 @@ from typing import Any, Final, NamedTuple
 
 from kafka_client.addresses import HostPort, is_host, is_topic
 from kafka_client.connection import TIMEOUT_S, Connection
-from kafka_client.errors import BrokerError, BrokerUnreachable, ClientError
+from kafka_client.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    ClientError,
+    ProtocolViolation,
+)
 from kafka_client.properties import ClientSettings
 from storage.settings.messages import Struct
 
@@ -105,20 +110,26 @@ class Cluster:
         return connection
 
     def any_connection(self) -> Connection:
-        """Return a connection to the first broker that answers. Errors: the last one's."""
+        """Return a connection to the first broker that answers. Errors: that of an answer that is
+        not valid, otherwise the last one.
+        """
         opened = [address for address, each in self._connections.items() if each.is_open]
         known = [*opened, *self._bootstrap, *self.metadata.brokers.values()]
         addresses = list(dict.fromkeys(known))
         deadline = time.monotonic() + TIMEOUT_S
-        while True:
+        failure: ClientError | None = None
+        while addresses:
             address = addresses.pop(0)
             # A broker that is silent leaves time for the others.
             left_s = max(deadline - time.monotonic(), _SHORTEST_S)
             try:
                 return self.connection(address, left_s / (len(addresses) + 1))
-            except BrokerUnreachable:
-                if not addresses:
-                    raise
+            except ProtocolViolation as error:
+                failure = error
+            except BrokerUnreachable as error:
+                failure = failure if isinstance(failure, ProtocolViolation) else error
+        assert failure is not None
+        raise failure
 
     # -- metadata ----------------------------------------------------------------------------------
 

@@ -175,9 +175,16 @@ def test_all_brokers_are_gone(quick: None, pair: Pair, cluster: Cluster) -> None
 
 
 def test_the_next_of_the_bootstrap_servers_is_tried(pair: Pair) -> None:
-    servers = [HostPort("127.0.0.1", 1), pair.brokers[1].address]
-    with Cluster(servers, ClientSettings()) as cluster:
-        assert list(cluster.refresh(["t"]).topics) == ["t"]
+    """The first ones do not listen, and are no broker."""
+    with FakeBroker(ApiVersions=lambda *_: b"HTTP/1.1 400 Bad Request\r\n\r\n") as web:
+        servers = [HostPort("127.0.0.1", 1), web.address, pair.brokers[1].address]
+        with Cluster(servers, ClientSettings()) as cluster:
+            assert list(cluster.refresh(["t"]).topics) == ["t"]
+        with (
+            Cluster([web.address, servers[0]], ClientSettings()) as cluster,
+            pytest.raises(ProtocolViolation, match=r"Is it a Kafka broker\?"),
+        ):
+            cluster.refresh(["t"])
 
 
 def test_a_silent_broker_leaves_time_for_the_next(quick: None, pair: Pair) -> None:
