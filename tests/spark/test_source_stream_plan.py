@@ -268,6 +268,22 @@ def test_a_partition_that_is_deleted_is_lost(
             assert len(caplog.records) == 1
 
 
+def test_each_deletion_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = {"startingOffsets": "earliest", "failOnDataLoss": "false"}
+    with opened(tmp_path) as manager, Stream(tmp_path, **options) as stream:
+        for name in "uv":
+            append(topic(manager, name=name)[0], b"a")
+        stream.rest()
+        for name in "uv":
+            manager.delete_topic(name)
+            assert stream.rest() == stream.rest() == []
+        found = [record.message.partition("Reason: ")[2] for record in caplog.records]
+        assert found == [
+            "Partitions [u-0] have been deleted.",
+            "Partitions [u-0, v-0] have been deleted.",
+        ]
+
+
 @pytest.mark.parametrize("stops", [True, False])
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_restored_topic_is_read_on(

@@ -24,7 +24,7 @@ class LossPolicy:
 
     def __init__(self, fail: bool) -> None:
         self.fail = fail
-        self._said: set[TopicPartition | None] = set()
+        self._said: set[TopicPartition | str] = set()
 
     def report_offsets(self, name: TopicPartition, start: int, end: int, why: str) -> None:
         """Report that the query cannot read the offsets from `start` to before `end`."""
@@ -34,7 +34,10 @@ class LossPolicy:
         )
 
     def report(self, name: TopicPartition | None, reason: str) -> None:
-        """Raise DataLoss, or warn if this is the partition's first loss."""
+        """Raise DataLoss, or warn if this is the partition's first loss.
+
+        Without a `name`, it warns if the reason is new.
+        """
         if self.fail:
             raise DataLoss(
                 "Some data may have been lost because it is not in the log any more: it was "
@@ -42,8 +45,8 @@ class LossPolicy:
                 "If you don't want your query to fail on such cases, set the source option "
                 f"failOnDataLoss to false. Reason: {reason}"
             )
-        if name not in self._said:
-            self._said.add(name)
+        if (name or reason) not in self._said:
+            self._said.add(name or reason)
             _log.warning(
                 "Some data may have been lost because it is not in the log any more, and the query "
                 "continues without it. If you want it to fail on such cases, set the source option "
