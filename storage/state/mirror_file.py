@@ -180,7 +180,9 @@ def read(files: Files, data_dir: str) -> MirrorFile | None:
 
 def write(files: Files, data_dir: str, value: MirrorFile) -> None:
     """Replace the file; durable. Errors: OSError; the old one stays."""
-    files.replace_atomically(path_in(data_dir), value.text().encode())
+    # A reason may have the name of a file.
+    data = value.text().encode(errors="backslashreplace")
+    files.replace_atomically(path_in(data_dir), data)
 
 
 def escaped(text: str) -> str:

@@ -221,7 +221,8 @@ def write(files: Files, data_dir: str, point: Point) -> str:
     name = name_at(point.time_ms)
     path, text = path_of(data_dir, name), point.text()
     Point.parse(text, path)
-    files.replace_atomically(path, text.encode())
+    # The reason may have the name of a file.
+    files.replace_atomically(path, text.encode(errors="backslashreplace"))
     return name
 
 

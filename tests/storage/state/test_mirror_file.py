@@ -27,7 +27,7 @@ setting a-x cleanup.policy=compact,%20delete
 setting a-x x=
 setting b follower.replication.throttled.replicas=0:1,*
 partition a-x 0 start 7 end 812 source-start 5 source-end 815 at-end 1790000000000 state ok
-partition a-x 10 start -1 end -1 source-start -1 source-end -1 at-end -1 state waiting wrong CRC
+partition a-x 10 start -1 end -1 source-start -1 source-end -1 at-end -1 state waiting wrong \\udce9
 """
 VALUE = MirrorFile(
     "5L6g3nShT-eMCtK--X86sw",
@@ -35,7 +35,7 @@ VALUE = MirrorFile(
     ("a-*", "b"),
     {"b": "-", "a-x": "eV5C2xLoR3ehQ0NFt2aPvA"},
     {
-        ("a-x", 10): MirroredPartition(state="waiting", reason="wrong\n CRC"),
+        ("a-x", 10): MirroredPartition(state="waiting", reason="wrong\n \udce9"),
         ("a-x", 0): MirroredPartition(7, 812, 5, 815, 1790000000000),
     },
     {
@@ -58,7 +58,8 @@ def test_the_bytes_and_reading_them(tmp_path: Path) -> None:
     assert found.text() == TEXT
     assert found.settings == VALUE.settings
     assert found.partitions["a-x", 0] == VALUE.partitions["a-x", 0]
-    assert found.partitions["a-x", 10] == MirroredPartition(state="waiting", reason="wrong CRC")
+    reason = r"wrong \udce9"
+    assert found.partitions["a-x", 10] == MirroredPartition(state="waiting", reason=reason)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ TEXT = f"""\
 version 0
 time {TIME_MS}
 cluster C
-state split producer 7
+state split producer 7 in \\udce9
 topic a eV5C2xLoR3ehQ0NFt2aPvA
 topic b -
 setting a cleanup.policy=compact,%20delete
@@ -47,7 +47,7 @@ VALUE = Point(
     TIME_MS,
     "C",
     "split",
-    "producer\n 7",
+    "producer\n 7 in \udce9",
     {"b": "-", "a": "eV5C2xLoR3ehQ0NFt2aPvA"},
     {"a": {"cleanup.policy": "compact, delete"}},
     {("b", 0): Range(3, 4), ("a", 10): Range(0, 0), ("a", 0): Range(7, 812)},
@@ -64,7 +64,7 @@ def test_the_bytes_and_reading_them(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == [f"{paths.POINT}{NAME}"]
     assert (tmp_path / f"{paths.POINT}{NAME}").read_text() == TEXT
     found = point_file.read(files, path, NAME)
-    assert found.state_text == "split: producer 7"
+    assert found.state_text == r"split: producer 7 in \udce9"
     found.reason = VALUE.reason
     assert found == VALUE
 
