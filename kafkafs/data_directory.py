@@ -26,9 +26,9 @@ from storage.state.owner_file import OwnerProcess
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+):[0-9]{4,5}")
 _IS_AN_ADDRESS = (
-    "this is the address of a broker. The commands ls, describe, groups, cat and append accept "
-    "kafka://HOST:PORT/TOPIC; this command line needs a directory, such as one of the broker's "
-    "log.dirs"
+    "this is the address of a broker. The commands ls, describe, groups, cat, grep and append "
+    "accept kafka://HOST:PORT/TOPIC; this command line needs a directory, such as one of the "
+    "broker's log.dirs"
 )
 
 
