@@ -129,7 +129,8 @@ class StartFile(ViewFile):
         A new lookup of such a name might find another start or end.
         """
         generation = self._generation
-        return bool(self._handles) and (generation is None or generation.is_whole)
+        exists = self.start >= self.partition.log.log_start_offset
+        return bool(self._handles) and exists and (generation is None or generation.is_whole)
 
     @property
     def is_open(self) -> bool:

@@ -70,6 +70,25 @@ def test_retention_of_what_it_shows(tree: Tree, monkeypatch: pytest.MonkeyPatch)
     assert read(of_range, len(lines(5, 18))) == b""
 
 
+def test_a_log_start_behind_its_start(tree: Tree) -> None:
+    """The name refers to records that exist, also while a program has deleted ones open."""
+    fill(tree)
+    names = ("0@5", "0@5..18", "0@15")
+    files = [start_file(tree, name) for name in names]
+    handles = [tree.open(file) for file in files]
+    tree.log().raise_log_start(12)
+    assert [text(tree, name) for name in names] == [lines(12, 40), lines(12, 18), lines(15, 40)]
+    assert [start_file(tree, name) is file for name, file in zip(names, files, strict=True)] == [
+        False,
+        False,
+        True,
+    ]
+    for handle, expected in zip(handles, (lines(5, 40), lines(5, 18), lines(15, 40)), strict=True):
+        check(handle, expected)
+        handle.release()
+    assert tree.fs.start_names.held == {}
+
+
 def test_a_file_that_nobody_has_open_holds_nothing(tree: Tree) -> None:
     fill(tree)
     for start in range(20):
