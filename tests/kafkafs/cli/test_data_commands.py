@@ -284,6 +284,7 @@ def test_a_partition_that_is_a_link_is_not_left_out(data: Path) -> None:
 
 
 def test_a_deleted_link_cannot_be_restored(place: Place) -> None:
+    kafkafs("create", place.data, "orders")
     (place.data / "aside").mkdir()
     for topic in ("links", "others"):
         (place.data / f"{topic}-0").symlink_to("aside")
