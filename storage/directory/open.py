@@ -100,11 +100,13 @@ def open_logs(
     """
     started = time.monotonic()
     files, checkpoints = directory.files, directory.checkpoints
-    everything = find_partitions(directory)
-    found = everything.partitions
-    new, short = _look_into(directory, found)
+    found = (everything := find_partitions(directory)).partitions
+    needs_all = needs is None and not (directory.read_only or directory.keeps_faulty)
+    new, short = _look_into(directory, found, needs_all=needs_all)
     recovery_points, log_starts, are_known = checkpoints.read_at_open(found)
     directory.stopped_clean = directory.clean and are_known
+    if needs_all:
+        _check_known(directory, found)
     if not directory.read_only:
         checkpoints.set_others_aside()
         checkpoint_file.remove_marker(files, directory.path)
@@ -197,19 +199,29 @@ def _in_order(log: Log) -> tuple[bool, str, int]:
     return not log.topic_id, log.topic, log.partition
 
 
+def _check_known(directory: DataDirectory, found: Sequence[TopicPartition]) -> None:
+    """Check settings and log starts before the marker of a clean stop is removed: so a command that
+    is refused does not make the next start recover. Errors: InvalidConfig, CorruptCheckpoint.
+    """
+    for item in found:
+        directory.settings.log_config(item[0])
+        directory.checkpoints.check_log_start(item)
+
+
 def _look_into(
-    directory: DataDirectory, found: Sequence[TopicPartition]
+    directory: DataDirectory, found: Sequence[TopicPartition], *, needs_all: bool
 ) -> tuple[set[TopicPartition], set[TopicPartition]]:
     """List the partitions' directories, which are about to be changed, before that.
 
     Return the partitions without files, and after a crash those with short logs. Errors:
-    ReadOnlyFormat for a partition of Kafka 0.7.
+    ReadOnlyFormat for a partition of Kafka 0.7; with `needs_all` OSError.
     """
+    # Loading reports an unreadable directory.
+    ignored = () if needs_all else (OSError,)
     new, short = set[TopicPartition](), set[TopicPartition]()
     for item in found if not directory.read_only else ():
         path = directory.partition_path(item)
-        # Loading reports an unreadable directory.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(*ignored):
             names = [name for name, _ in directory.files.scan(path)]
             if holds_entries(names):
                 raise refusal(path)

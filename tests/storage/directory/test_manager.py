@@ -19,6 +19,7 @@ from storage.directory.deleted import SWEPT_AT_ONCE
 from storage.directory.open import Progress
 from storage.errors import (
     CorruptCheckpoint,
+    InvalidConfig,
     InvalidTopic,
     LogLocked,
     TopicExists,
@@ -618,6 +619,21 @@ def test_a_checkpoint_of_one_log_leaves_the_lines_of_the_others(tmp_path: Path) 
         manager.checkpoint_logs([logs[0]], Task())
         points = read_offsets(manager.files, str(tmp_path / "recovery-point-offset-checkpoint"))
         assert points == {("a", 0): 2, ("b", 0): 1}
+
+
+@pytest.mark.parametrize("name", ["t-1", "t-0/kafkafs-topic.properties"])
+def test_a_refused_start_leaves_the_directory_closed(tmp_path: Path, name: str) -> None:
+    with opened(tmp_path) as manager:
+        manager.create_topic("t", 2)
+    path = tmp_path / name
+    if path.exists():
+        path.rename(tmp_path / "aside")
+    path.symlink_to(tmp_path / "aside")
+    before = {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()}
+    with pytest.raises((OSError, InvalidConfig), match="symbolic link"):
+        LogManager.open(str(tmp_path))
+    assert before == {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()}
+    assert (tmp_path / ".kafka_cleanshutdown") in before
 
 
 def test_of_what_could_not_be_opened_nobody_says_that_it_was_closed(tmp_path: Path) -> None:
