@@ -233,6 +233,7 @@ def _read(session: SparkSession, found: _Input) -> DataFrame:
         # By default Spark makes nulls of what it cannot read.
         reader = session.read.format(found.format).option("mode", "FAILFAST")
         if found.format == "csv":
+            _check_quotes(session, found)
             reader = reader.options(**_CSV)
         return reader.load([_escaped(name) for name in found.sources])
     # As in the mount only a newline ends a line, and its bytes stay unchanged.
@@ -242,3 +243,17 @@ def _read(session: SparkSession, found: _Input) -> DataFrame:
         for file in found.sources
     ]
     return reduce(lambda one, other: one.unionAll(other), lines)
+
+
+def _check_quotes(session: SparkSession, found: _Input) -> None:
+    """Raise InvalidConfig for a file that ends inside quotes, such as an incomplete copy: Spark
+    would read the rest of it as one value.
+    """
+    from pyspark.sql import functions as sql
+
+    lines = session.read.option("lineSep", "\n").text([_escaped(name) for name in found.sources])
+    quotes = sql.sum(sql.regexp_count("value", sql.lit('"'))).alias("quotes")
+    counts = lines.groupBy(sql.col("_metadata.file_path").alias("file")).agg(quotes)
+    odd = counts.where("quotes % 2 = 1").orderBy("file").first()
+    if odd is not None:
+        raise InvalidConfig(f"{odd['file']} ends inside quotes; nothing was appended")
