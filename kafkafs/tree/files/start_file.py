@@ -128,8 +128,8 @@ class StartFile(ViewFile):
 
         A new lookup of such a name might find another start or end.
         """
-        generation = self._generation
-        exists = self.start >= self.partition.log.log_start_offset
+        generation, log = self._generation, self.partition.log
+        exists = not log.closed and self.start >= log.log_start_offset
         return bool(self._handles) and exists and (generation is None or generation.is_whole)
 
     @property

@@ -55,7 +55,7 @@ def test_rmdir_is_taken_back(mount: Mount) -> None:
 def test_files_that_are_open_from_before_get_estale(mount: Mount) -> None:
     filled(mount, "open")
     mount.run("mkdir .groups/g; echo 7 > .groups/g/open/0")
-    views = ("0", ".follow/0", ".jsonl/0", "0@50", ".raw/0/00000000000000000000.log")
+    views = ("0", ".follow/0", ".jsonl/0", "0@50", ".kv/0@50", ".raw/0/00000000000000000000.log")
     texts = (".meta/0/offsets", ".control/flush", ".config")
     inodes = [(mount / f"open/{name}").stat().st_ino for name in views]
     readers = [(mount / f"open/{name}").open("rb", buffering=0) for name in views]
