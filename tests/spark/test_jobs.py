@@ -247,11 +247,14 @@ def test_rows_that_cannot_be_read_are_refused(
         "short.csv": "key,value,more\na,1,x\nb,2\n",
         "long.csv": "key,value\na,1\nb,2,x\n",
         "cut.csv": 'key,value\na,1\nb,"2\nc,3\n',
+        "latin.csv": "key,value\na,\xe9\n",
+        "latin.json": '{"key":"a","value":"\xe9"}\n',
     }
     for name, text in files.items():
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(text, "latin-1")
         options = ImportOptions("t", (str(tmp_path / name),), partitions=1)
-        with pytest.raises(Exception, match=r"Unexpected|MALFORMED|ends inside quotes"):
+        reasons = r"Unexpected|MALFORMED|ends inside quotes|is not UTF-8|Invalid UTF-8"
+        with pytest.raises(Exception, match=reasons):
             import_.run(spark, str(data), options)
     # Spark would name the columns of all files as in the first one.
     for name, text in (("1.csv", "key,value\na,1\n"), ("2.csv", "value,key\n2,b\n")):

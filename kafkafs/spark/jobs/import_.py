@@ -233,7 +233,7 @@ def _read(session: SparkSession, found: _Input) -> DataFrame:
         # By default Spark makes nulls of what it cannot read.
         reader = session.read.format(found.format).option("mode", "FAILFAST")
         if found.format == "csv":
-            _check_quotes(session, found)
+            _check_csv(session, found)
             reader = reader.options(**_CSV)
         return reader.load([_escaped(name) for name in found.sources])
     # As in the mount only a newline ends a line, and its bytes stay unchanged.
@@ -245,15 +245,19 @@ def _read(session: SparkSession, found: _Input) -> DataFrame:
     return reduce(lambda one, other: one.unionAll(other), lines)
 
 
-def _check_quotes(session: SparkSession, found: _Input) -> None:
-    """Raise InvalidConfig for a file that ends inside quotes, such as an incomplete copy: Spark
-    would read the rest of it as one value.
+def _check_csv(session: SparkSession, found: _Input) -> None:
+    """Raise InvalidConfig for a file that Spark would read otherwise than it was written.
+
+    If a file ends inside quotes, such as an incomplete copy, Spark takes the rest of it for one
+    value. It replaces bytes that are not UTF-8.
     """
     from pyspark.sql import functions as sql
 
     lines = session.read.option("lineSep", "\n").text([_escaped(name) for name in found.sources])
     quotes = sql.sum(sql.regexp_count("value", sql.lit('"'))).alias("quotes")
-    counts = lines.groupBy(sql.col("_metadata.file_path").alias("file")).agg(quotes)
-    odd = counts.where("quotes % 2 = 1").orderBy("file").first()
-    if odd is not None:
-        raise InvalidConfig(f"{odd['file']} ends inside quotes; nothing was appended")
+    is_utf8 = sql.bool_and(sql.is_valid_utf8("value")).alias("is_utf8")
+    files = lines.groupBy(sql.col("_metadata.file_path").alias("file")).agg(quotes, is_utf8)
+    wrong = files.where("quotes % 2 = 1 or not is_utf8").orderBy("file").first()
+    if wrong is not None:
+        why = "ends inside quotes" if wrong["is_utf8"] else "is not UTF-8"
+        raise InvalidConfig(f"{wrong['file']} {why}; nothing was appended")
