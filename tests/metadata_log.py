@@ -28,6 +28,10 @@ def _framed(kind: int, body: bytes) -> bytes:
     return bytes([1, kind, 0]) + body + b"\0"
 
 
+def _size(size: int) -> bytes:
+    return bytes([size] if size < 128 else [size % 128 + 128, size // 128])
+
+
 def _id(topic_id: str) -> bytes:
     return base64.urlsafe_b64decode(topic_id + "==")
 
@@ -42,6 +46,14 @@ def partition(topic_id: str, number: int, replicas: int = 1) -> bytes:
     lists = ids + ids + none + none
     numbers = struct.pack(">iii", 1, 0, 0)  # leader, its epoch, the partition's
     return _framed(3, struct.pack(">i", number) + _id(topic_id) + lists + numbers)
+
+
+def replicas_changed(topic_id: str, number: int, replicas: int) -> bytes:
+    """As of a reassignment to the brokers 1 to `replicas`, with the ISR and a leader."""
+    ids = bytes([replicas + 1]) + struct.pack(f">{replicas}i", *range(1, replicas + 1))
+    tagged = ((0, ids), (1, struct.pack(">i", 1)), (2, ids))
+    fields = b"".join(bytes([tag]) + _size(len(data)) + data for tag, data in tagged)
+    return bytes([1, 5, 0]) + struct.pack(">i", number) + _id(topic_id) + b"\3" + fields
 
 
 def removed(topic_id: str) -> bytes:

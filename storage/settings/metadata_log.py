@@ -61,6 +61,10 @@ _VERSION = b"metadata.version"
 # very many of them.
 _PARTITION = bytes([1, 3])
 _PARTITION_FIELDS = struct.Struct(">3xi16sB")
+# A PartitionChangeRecord begins in the same way. The number at the end is that of its tagged
+# fields: the first three are the ISR, the leader, and new replicas.
+_CHANGE = bytes([1, 5])
+_REPLICAS_TAG = 2
 
 
 @dataclass(slots=True)
@@ -189,6 +193,18 @@ def _control_type(header: BatchHeader, records: list[Record]) -> int:
     return -1 if key is None else int.from_bytes(key[2:4], "big", signed=True)
 
 
+def _new_replicas(change: bytes) -> int:
+    """Return the number of replicas that a PartitionChangeRecord sets; 0: they do not change."""
+    at = _PARTITION_FIELDS.size
+    while at + 1 < len(change) and change[at] <= _REPLICAS_TAG:
+        # A list of numbers of 4 bytes; a size of 2 bytes has at least 32 of them.
+        tag, size = change[at], change[at + 1]
+        if tag == _REPLICAS_TAG or size > 127:
+            return size // 4
+        at += 2 + size
+    return 0
+
+
 class _Replay:
     """Applies records in order (`MetadataDelta.java`)."""
 
@@ -210,6 +226,11 @@ class _Replay:
                     number, topic_id, length = _PARTITION_FIELDS.unpack_from(value)
                     fields = {"partitionId": number, "topicId": topic_id, "replicas": length - 1}
                     self._take("PartitionRecord", fields)
+                elif value.startswith(_CHANGE):
+                    if (replicas := _new_replicas(value)) > 1:
+                        number, topic_id, _ = _PARTITION_FIELDS.unpack_from(value)
+                        fields = {"partitionId": number, "topicId": topic_id, "replicas": replicas}
+                        self._take("PartitionRecord", fields)
                 elif (found := self._reader.read(value)) is not None:
                     self._take(found.message.name, found.data)
             except LaterRecordError as error:

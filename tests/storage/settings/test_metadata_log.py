@@ -190,6 +190,17 @@ def test_known_records_that_are_not_needed_are_skipped(tmp_path: Path) -> None:
     assert before.later is None
 
 
+def test_a_reassignment_may_add_replicas(tmp_path: Path) -> None:
+    """The largest number counts: other brokers may still have the replicas that were removed."""
+    log = MetadataLog(tmp_path)
+    log.append(made.topic("orders", ORDERS), *(made.partition(ORDERS, each) for each in range(2)))
+    assert read(log).replicas == {ORDERS: 1}
+    log.append(made.replicas_changed(ORDERS, 1, 3), made.replicas_changed(ORDERS, 1, 2))
+    assert read(log).replicas == {ORDERS: 3}
+    log.append(made.replicas_changed(ORDERS, 1, 40))
+    assert read(log).replicas == {ORDERS: 40}
+
+
 @pytest.mark.parametrize(
     ("record", "what"),
     [
