@@ -62,7 +62,8 @@ class _Aborted(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """The aborted transactions of the log's `segments`, and those of these and of retired ones.
+    """The aborted transactions of the log's `segments`, and those of these and of retired ones;
+    one object if they are the same.
 
     A cleaner keeps records below the log start, but not the entry that they were aborted: in its
     new segment they count as committed, while the segment that it replaced still has the entry.
@@ -130,9 +131,11 @@ class Transactions:
         version, segments = self._aborted_version, self._log.segments
         # A reader may still be in a removed segment.
         retired = frozenset(segment for _, segment in self._log.retired)
-        in_log = {entry for segment in segments for entry in segment.aborted}
-        in_all = {entry for segment in retired for entry in segment.aborted} | in_log
-        known = _Known(segments, retired, _Aborted.of(in_log), _Aborted.of(in_all))
+        of_segments = {entry for segment in segments for entry in segment.aborted}
+        of_retired = {entry for segment in retired for entry in segment.aborted}
+        in_log = _Aborted.of(of_segments)
+        in_all = in_log if of_retired <= of_segments else _Aborted.of(of_segments | of_retired)
+        known = _Known(segments, retired, in_log, in_all)
         with self._aborted_lock:
             if version == self._aborted_version:
                 self._aborted = known

@@ -368,8 +368,8 @@ FAULTS = [
     Fault(
         "aborted-of-what-has-left-the-log-forgotten",
         "storage/log/transactions.py",
-        "        in_all = {entry for segment in retired for entry in segment.aborted} | in_log\n",
-        "        in_all = in_log\n",
+        "        of_retired = {entry for segment in retired for entry in segment.aborted}\n",
+        "        of_retired = set()\n",
         "A reader of a deleted segment is shown records of aborted transactions.",
         (TRANSACTIONS, TREE_TRANSACTIONS, LOG),
     ),
