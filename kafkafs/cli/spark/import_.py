@@ -83,7 +83,8 @@ def command(data_dir: str, dry_run: bool, **options: Any) -> None:
     mounted, the daemon appends the records.
 
     CSV is that of RFC 4180, in UTF-8. Each file begins with the names of the columns, in the same
-    order. An empty cell is null. If a row cannot be read, nothing is appended.
+    order. An empty cell is null. Empty lines are skipped. If a row cannot be read, nothing is
+    appended.
 
     If you run the same import again, it appends nothing. kafkafs remembers an import for the time
     in the setting kafkafs.txn.retention.ms.
