@@ -249,7 +249,8 @@ def _check_csv(session: SparkSession, found: _Input) -> None:
     """Raise InvalidConfig for a file that Spark would read otherwise than it was written.
 
     If a file ends inside quotes, such as an incomplete copy, Spark takes the rest of it for one
-    value. It replaces bytes that are not UTF-8.
+    value. The check counts the quotes of a file. So a cell such as 5", which RFC 4180 does not
+    allow, is refused, too, if it makes their number odd. Spark replaces bytes that are not UTF-8.
     """
     from pyspark.sql import functions as sql
 
@@ -259,5 +260,9 @@ def _check_csv(session: SparkSession, found: _Input) -> None:
     files = lines.groupBy(sql.col("_metadata.file_path").alias("file")).agg(quotes, is_utf8)
     wrong = files.where("quotes % 2 = 1 or not is_utf8").orderBy("file").first()
     if wrong is not None:
-        why = "ends inside quotes" if wrong["is_utf8"] else "is not UTF-8"
+        why = "is not UTF-8"
+        if wrong["is_utf8"]:
+            why = (
+                "has an odd number of quotes: it is incomplete, or has a quote that is not doubled"
+            )
         raise InvalidConfig(f"{wrong['file']} {why}; nothing was appended")
