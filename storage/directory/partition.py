@@ -112,7 +112,7 @@ def load_partition(
         epochs = _load_epochs(directory, path, epochs_start, end, recovered, writable=writable)
     log = Log(
         *(loader.partition, topic, partition, topic_id, recovered, directory.log_group),
-        # (`find_topic_id` sets it when it writes the file that has this time.)
+        # (`_find_topic_id` sets it after it has written the file that has this time.)
         created_ns=0 if is_new and writable else checkpoint_file.created_ns(files, path),
         epochs=epochs,
         was_closed=directory.clean,
@@ -379,8 +379,9 @@ def _find_topic_id(directory: DataDirectory, log: Log, known: str) -> None:
         log.topic_id = checkpoint_file.new_topic_id()
     if fault is not None:
         directory.checkpoints.set_aside(path, fault, stays=log.read_only)
-    if not log.read_only and log.topic_id != stand_in:
-        checkpoint_file.write_partition_metadata(files, path, log.topic_id)
+    if not log.read_only:
+        if log.topic_id != stand_in:
+            checkpoint_file.write_partition_metadata(files, path, log.topic_id)
         log.created_ns = checkpoint_file.created_ns(files, log.directory)
 
 

@@ -86,6 +86,13 @@ def test_the_broker_recovers_what_only_it_loads_after_a_kill(tmp_path: Path, kin
         assert marker.exists() == is_clean
 
 
+def test_an_empty_partition_without_an_id_has_the_time_of_its_directory(tmp_path: Path) -> None:
+    fill(tmp_path, "orders")
+    (tmp_path / "empty-0").mkdir()
+    with LogManager.open(str(tmp_path)) as manager:
+        assert manager.log("empty", 0).created_ns
+
+
 def test_a_topic_without_an_id_gets_none(tmp_path: Path) -> None:
     """A broker before 2.8 wrote it. A later one refuses partitions with another id than its own."""
     fill(tmp_path, "orders")
