@@ -78,7 +78,7 @@ class ModelLog(NamedTuple):
     segments: tuple[ModelSegment, ...]
     log_start: int
     log_end: int
-    last_stable: int
+    decided_end: int
     producers: dict[int, tuple[int, int]]
 
     @property
@@ -160,7 +160,7 @@ def cleanable(log: ModelLog, checkpoint: int | None, rules: Rules, now_ms: int) 
     sealed = log.segments[:-1]
     active = log.segments[-1].base_offset
     ends = [segment.base_offset for segment in log.segments[1:]]
-    bound = min(log.last_stable, active)
+    bound = min(log.decided_end, active)
     for segment, end in zip(sealed, ends, strict=True):
         too_young = segment.largest_timestamp > now_ms - rules.min_compaction_lag_ms
         if rules.min_compaction_lag_ms > 0 and end > dirty and too_young:

@@ -83,7 +83,7 @@ def observe(log: Log) -> ModelLog:
         ),
         log.log_start_offset,
         log.log_end_offset,
-        log.last_stable_offset,
+        log.decided_end,
         {p.producer_id: (p.last_offset, p.epoch) for p in log.producers},
     )
 

@@ -286,7 +286,7 @@ class Schedule:
 
     def _note_repacked(self, log: Log) -> None:
         # Segments with open transactions are not due yet.
-        if not due(log) and log.segments[-1].base_offset <= log.last_stable_offset:
+        if not due(log) and log.segments[-1].base_offset <= log.decided_end:
             self._repacked[log] = log.segments
 
     # -- checks --------------------------------------------------------------------------------

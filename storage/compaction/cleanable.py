@@ -1,10 +1,11 @@
 """Decides which part of a log can be cleaned, and whether it is due (`LogCleanerManager.java`).
 
 A log below the first dirty offset is *clean*: at most one record of each key. The range from there
-to the first uncleanable offset is *cleanable*: sealed segments below the last stable offset whose
-records are all older than min.compaction.lag.ms. A log is due if the dirty part is large enough
-beside the clean one (min.cleanable.dirty.ratio), or has records older than max.compaction.lag.ms.
-The first segment with known damage ends the cleanable part.
+to the first uncleanable offset is *cleanable*: sealed segments without records of open
+transactions, whose records are all older than min.compaction.lag.ms. Unlike Kafka's cleaner, this
+one also leaves a transaction alone that has begun below the log start. A log is due if the dirty
+part is large enough beside the clean one (min.cleanable.dirty.ratio), or has records older than
+max.compaction.lag.ms. The first segment with known damage ends the cleanable part.
 
 Pure: facts in, a decision out.
 """
@@ -58,7 +59,7 @@ def cleanable(
     checkpointed: int | None,
     *,
     log_start: int,
-    last_stable: int,
+    decided_end: int,
     log_end: int,
     now_ms: int,
 ) -> CleanableRange:
@@ -70,7 +71,7 @@ def cleanable(
     dirty = log_start
     if checkpointed is not None and log_start <= checkpointed <= log_end:
         dirty = checkpointed
-    bounds = [last_stable, segments[-1].base_offset]
+    bounds = [decided_end, segments[-1].base_offset]
     damaged = first_damaged(segments)
     if damaged is not None:
         bounds.append(damaged.base_offset)

@@ -64,7 +64,7 @@ class LogCleaner:
             log.config,
             self.first_dirty(log),
             log_start=log.log_start_offset,
-            last_stable=log.last_stable_offset,
+            decided_end=log.decided_end,
             log_end=log.log_end_offset,
             now_ms=now_ms,
         )

@@ -192,16 +192,15 @@ def _kind(header: BatchHeader) -> tuple[int, int, int] | None:
 def due(log: Log) -> list[Segment]:
     """Return the segments of a log that nobody has tried to repack, or had no room, in order.
 
-    Their records are all decided: they lie below the last stable offset. The first call reads the
-    history.
+    Their records are all decided. The first call reads the history.
     """
     if log.closed or log.read_only or not log.may_be_repacked:
         return []
-    history, stable = log.history, log.last_stable_offset
+    history, decided = log.history, log.decided_end
     return [
         segment
         for segment, following in itertools.pairwise(log.segments)
-        if following.base_offset <= stable and history.is_repack_due(segment.base_offset)
+        if following.base_offset <= decided and history.is_repack_due(segment.base_offset)
     ]
 
 

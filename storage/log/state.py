@@ -93,15 +93,21 @@ class LogState:
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset of the oldest open transaction; without any, the log end."""
+        """The end of what readers of committed records are shown."""
+        return max(self.decided_end, self.log_start_offset)
+
+    @property
+    def decided_end(self) -> int:
+        """The first offset of the oldest open transaction, which may be below the log start;
+        without any, the log end.
+        """
         first = self.producers.first_undecided_offset
-        return self.log_end_offset if first is None else max(first, self.log_start_offset)
+        return self.log_end_offset if first is None else first
 
     @property
     def is_start_decided(self) -> bool:
         """Whether no open transaction has begun before the log start."""
-        first = self.producers.first_undecided_offset
-        return first is None or first >= self.log_start_offset
+        return self.decided_end >= self.log_start_offset
 
     @property
     def is_new(self) -> bool:

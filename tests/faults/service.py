@@ -479,7 +479,7 @@ FAULTS = [
     Fault(
         "cleaner-beyond-the-last-stable-offset",
         "storage/compaction/cleanable.py",
-        "    bounds = [last_stable, segments[-1].base_offset]",
+        "    bounds = [decided_end, segments[-1].base_offset]",
         "    bounds = [segments[-1].base_offset]",
         "Records of open transactions are cleaned away.",
         (CLEANABLE,),

@@ -28,7 +28,7 @@ def plan(
     checkpointed: int | None = None,
     *,
     log_start: int = 0,
-    last_stable: int = 1000,
+    decided_end: int = 1000,
     log_end: int = 1000,
     **settings: object,
 ) -> CleanableRange:
@@ -38,7 +38,7 @@ def plan(
         config,
         checkpointed,
         log_start=log_start,
-        last_stable=last_stable,
+        decided_end=decided_end,
         log_end=log_end,
         now_ms=NOW,
     )
@@ -68,8 +68,8 @@ def test_a_checkpoint_outside_of_the_log_counts_as_the_log_start(checkpointed: i
 
 
 @pytest.mark.parametrize(("stable", "bound"), [(30, 30), (29, 20), (20, 20), (19, 10), (3, 0)])
-def test_nothing_from_the_last_stable_offset_s_segment_on(stable: int, bound: int) -> None:
-    assert plan(FOUR, last_stable=stable).first_uncleanable_offset == bound
+def test_nothing_from_the_segment_of_an_open_transaction_on(stable: int, bound: int) -> None:
+    assert plan(FOUR, decided_end=stable).first_uncleanable_offset == bound
 
 
 def test_young_records_and_all_behind_them_stay() -> None:

@@ -199,7 +199,11 @@ def test_max_message_bytes_limits_a_batch_even_if_its_bytes_cannot_be_compressed
         assert all(500 < header.size <= 2000 for header, _ in stored(log.segments[0]))
 
 
-def test_only_decided_sealed_segments_of_allowed_logs_are_due(tmp_path: Path) -> None:
+@pytest.mark.parametrize("log_start", [0, 7])
+def test_only_decided_sealed_segments_of_allowed_logs_are_due(
+    tmp_path: Path, log_start: int
+) -> None:
+    """Also if the open transaction has begun below the log start."""
     with opened(tmp_path) as manager:
         log = new_log(manager)
         fill(log, 5)
@@ -212,6 +216,8 @@ def test_only_decided_sealed_segments_of_allowed_logs_are_due(tmp_path: Path) ->
         )
         log.roll(NOW_MS)
         fill(log, 5)
+        if log_start:
+            log.raise_log_start(log_start)
         assert due(log) == [log.segments[0]]
         append_batches(log, encode_marker(COMMIT, 8, 0, 0, 0, NOW_MS, 0), now_ns=NOW_NS)
         assert due(log) == list(log.segments[:3])

@@ -126,6 +126,35 @@ def test_records_are_deleted_into_an_open_transaction(
         assert tree.read(path) == shown
 
 
+def test_a_cleaner_leaves_transactions_alone_that_are_open_below_the_log_start(
+    tmp_path: Path,
+) -> None:
+    """Their text is not known before their end."""
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        log = tree.log()
+        one, two, three = (Producer(log, number) for number in (1, 2, 3))
+        tree.manager.change_topic_settings("t", {"cleanup.policy": "compact,delete"})
+        one.send(b"first", key=b"a")
+        two.send(b"second", key=b"a")
+        for _ in range(2):
+            tree.roll()
+            three.send(b"deleted", key=b"b")
+            three.end(COMMIT)
+        tree.roll()
+        end = log.log_end_offset
+        assert in_thread(lambda: delete_records(tree.manager, log, end, Task())) == end
+        # Otherwise, it would join these segments.
+        in_thread(lambda: LogCleaner(tree.manager).clean_all(log, Task()))
+        assert tree.read("t/0") == b""
+        three.send(b"more", key=b"b")
+        three.end(COMMIT)
+        for producer in (one, two):
+            assert tree.read("t/0") == b""
+            producer.end(ABORT)
+        assert tree.read("t/0") == b"more\n"
+
+
 def test_a_cleaner_keeps_records_that_were_aborted_below_the_log_start(tmp_path: Path) -> None:
     """It forgets that they were aborted. So their text counts from then on, though none sees it."""
     data = tmp_path / "data"
