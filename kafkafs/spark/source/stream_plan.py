@@ -120,10 +120,12 @@ class StreamPlan:
                 return start
         target = self.latest if self._target is None else self._target
         first, end = dict(start.offsets), dict(target)
-        same = self._of_same_topics(start)
-        if deleted := same - self._seen.keys():
+        same = self._same_topics(start)
+        deleted = {name for name in first.keys() - self._seen.keys() if name.topic in same}
+        if deleted:
             self._policy.report(None, _deleted(deleted))
-        end |= {name: first[name] for name in deleted | (same - end.keys())}
+        missing = {name for name in first.keys() - end.keys() if name.topic in same}
+        end |= {name: first[name] for name in deleted | missing}
         for name in end.keys() & first.keys() & self._seen.keys():
             if _differ(start.ids, self._ids, name):
                 first[name], end[name] = self._seen[name].log_start_offset, self.latest[name]
@@ -133,7 +135,7 @@ class StreamPlan:
             elif (
                 end[name] < first[name]
                 and name not in recreated
-                and (name in same or (name in known and not self._policy.fail))
+                and (name.topic in same or (name in known and not self._policy.fail))
             ):
                 # The log has become shorter: wait until it is as long as before.
                 self._policy.report(name, _changed(name, first[name], end[name]))
@@ -148,15 +150,12 @@ class StreamPlan:
             end = end if most is None else offsets.limited(first, end, most)
         return Reached(end, {**start.ids, **self._ids})
 
-    def _of_same_topics(self, start: Reached) -> set[TopicPartition]:
-        """Return the partitions whose topic has the id that it had before, or is missing."""
-        there = {name.topic for name in self._seen}
-        same = {
-            topic
-            for topic, known in start.ids.items()
-            if self._ids.get(topic) == known or not (topic in self._ids or topic in there)
-        }
-        return {name for name in start.offsets if name.topic in same}
+    def _same_topics(self, start: Reached) -> set[str]:
+        """Return the topics that have the id that they had before, or are missing."""
+        unknown = start.ids.keys() - self._ids.keys()
+        there = {name.topic for name in self._seen} if unknown else set()
+        same = {topic for topic, known in start.ids.items() if self._ids.get(topic) == known}
+        return same | (unknown - there)
 
     def _look(self) -> set[TopicPartition]:
         """Look at the logs; return those without an id that were recreated since the last call."""
