@@ -67,6 +67,6 @@ def _check_room(data_dir: str) -> None:
     if is_full(Files(data_dir), data_dir):
         reason = (
             "the disk is full, and opening the directory would remove the files of deleted topics. "
-            "First delete other files on this disk (1 MiB is enough)"
+            "First delete other files on this disk (8 files with 1 MiB are enough)"
         )
         raise OSError(errno.ENOSPC, reason, data_dir)
