@@ -278,11 +278,11 @@ class Groups(LogListener[Log]):
         """Commit a group's offsets in partitions of a topic, all or none, in one append.
 
         Each gets the topic's id, in a broker's directory only if the broker knows that id, and the
-        present time if its own is -1. Records below the offsets
-        that are not on the disk yet are flushed before the commit is. Errors: OffsetOutOfRange
-        outside of log start..log end, except in a mirror, whose records may come later;
-        UnknownTopicOrPartition, FaultyPartition, InvalidRecord for a name or metadata that Kafka
-        refuses, PolicyViolation for a share group; those of `prepare` and of `Log.append`.
+        present time if its own is -1. Records below the offsets that are not on the disk yet are
+        flushed before the commit is. Errors: OffsetOutOfRange outside of log start..log end, except
+        in a mirror, whose records may come later; UnknownTopicOrPartition, FaultyPartition,
+        InvalidRecord for a name or metadata that Kafka refuses, PolicyViolation for a share group;
+        those of `prepare` and of `Log.append`.
         """
         self._directory.check_writable()
         check_name(name)
