@@ -166,10 +166,11 @@ class Consumer:
 
     def _leave_out(self, taken_s: float) -> None:
         """Do not count the time that the caller has taken as silence of the brokers."""
+        now = time.monotonic()
         for fetcher in self._fetchers.values():
-            fetcher.answered_at += taken_s
-        for partition in self._failing:
-            self._failing[partition] += taken_s
+            fetcher.answered_at = min(fetcher.answered_at + taken_s, now)
+        for partition, failed_at in self._failing.items():
+            self._failing[partition] = min(failed_at + taken_s, now)
 
     def _exchange(self, place: _Place, fetcher: Fetcher, found: list[Fetched]) -> bool:
         """Take the answer if it is whole, and ask for more. Return whether it is."""

@@ -368,7 +368,10 @@ def _find_topic_id(directory: DataDirectory, log: Log, known: str) -> None:
         fault = error
         known = known or directory.settings.id_at_broker(log.topic)
         if not known and directory.answers is None:
-            remedy = f"to give the topic a new id: kafkafs repair {directory.path} --apply"
+            does = (
+                "set the file aside" if directory.settings.is_brokers else "give the topic a new id"
+            )
+            remedy = f"to {does}: kafkafs repair {directory.path} --apply"
             raise CorruptCheckpoint(f"{error.message}; {remedy}", path=path) from None
     stand_in = checkpoint_file.stand_in_topic_id(directory.path, log.topic)
     if known:
