@@ -100,7 +100,8 @@ def open_logs(
     """
     started = time.monotonic()
     files, checkpoints = directory.files, directory.checkpoints
-    found = (everything := find_partitions(directory)).partitions
+    everything = find_partitions(directory)
+    found = everything.partitions
     needs_all = needs is None and not (directory.read_only or directory.keeps_faulty)
     new, short = _look_into(directory, found, needs_all=needs_all)
     recovery_points, log_starts, are_known = checkpoints.read_at_open(found)
@@ -108,8 +109,7 @@ def open_logs(
     if needs_all:
         _check_known(directory, found)
     if not directory.read_only:
-        checkpoints.set_others_aside()
-        checkpoint_file.remove_marker(files, directory.path)
+        _remove_marker(directory)
     # The process with the lock has recovered the logs, or is about to.
     is_written = directory.read_only and directory.lock.is_locked()
     clean = (directory.stopped_clean or is_written) and not verify
@@ -197,6 +197,12 @@ def _as_fault(
 
 def _in_order(log: Log) -> tuple[bool, str, int]:
     return not log.topic_id, log.topic, log.partition
+
+
+def _remove_marker(directory: DataDirectory) -> None:
+    """Remove the marker of a clean stop, as the logs are about to be changed. Errors: OSError."""
+    directory.checkpoints.set_others_aside()
+    checkpoint_file.remove_marker(directory.files, directory.path)
 
 
 def _check_known(directory: DataDirectory, found: Sequence[TopicPartition]) -> None:

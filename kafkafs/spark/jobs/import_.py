@@ -265,4 +265,4 @@ def _check_csv(session: SparkSession, found: _Input) -> None:
             why = (
                 "has an odd number of quotes: it is incomplete, or has a quote that is not doubled"
             )
-        raise InvalidConfig(f"{wrong['file']} {why}; nothing was appended")
+        raise InvalidConfig(f"{without_scheme(wrong['file'])}: {why}; nothing was appended")
