@@ -207,7 +207,7 @@ def resolve(
     """Return the logs that `words` (at least one) name; see the module.
 
     `needs` and `may_be_partition`: see `checked_directory`. `only_mount`: the caller does not use
-    `data_dir`, which the mount table does not have if it is not ASCII. `check_places` checks that
+    `data_dir`, which the mount table does not have if it is not ASCII. `check_address` checks that
     the topics exist.
 
     Errors: ClickException, such as BadParameter.
@@ -429,17 +429,33 @@ def parsed_places(
     return tuple(map(_place, texts))
 
 
-def check_address(address: Address, *, or_create: bool = False) -> None:
-    """Check that the logs exist, before a command works on them.
+def check_address(address: Address, *, or_create: bool = False) -> dict[str, list[int]]:
+    """Check that the logs exist, and return all partitions of the data directory by topic.
 
-    `or_create`: the message about a missing topic has the command that creates it, unless the mount
-    that was given is read-only.
+    A command calls this function before it opens the directory, as opening writes. `or_create`: the
+    message about a missing topic has the command that creates it, unless the mount that was given
+    is read-only.
 
     Errors: UnknownTopicOrPartition, OSError.
     """
-    may_create = or_create and not address.read_only
-    place = (address.mount or address.data_dir) if may_create else None
-    check_places(address.data_dir, address.places, create_in=place)
+    from storage import paths
+    from storage.errors import UnknownTopicOrPartition
+    from storage.files import Files
+
+    there = paths.partitions_in(Files().listing(address.data_dir))
+    for topic, partition in address.places:
+        if topic not in there:
+            partitions = {f"{name}:{number}" for name in there for number in there[name]}
+            like = did_you_mean(topic, partitions if "/" in topic else there)
+            what = f"there is no topic {topic!r}{like}"
+            if or_create and not address.read_only:
+                line = _create_line(address.mount or address.data_dir, topic)
+                what += f"{'' if like else '.'} To create it: {line}"
+            raise UnknownTopicOrPartition(what, path=address.data_dir)
+        if partition is not None and partition not in there[topic]:
+            what = f"topic {topic!r} has no partition {partition}"
+            raise UnknownTopicOrPartition(what, path=address.data_dir)
+    return there
 
 
 def _create_line(place: str, topic: str) -> str:
@@ -448,43 +464,13 @@ def _create_line(place: str, topic: str) -> str:
 
 def partitions_at(address: Address) -> list[tuple[str, int]]:
     """Return the selected partitions, each once. Errors: UnknownTopicOrPartition, OSError."""
-    there = check_places(address.data_dir, address.places)
+    there = check_address(address)
     return [
         (topic, number)
         for topic, numbers in sorted(there.items())
         for number in numbers
         if address.wants(topic, number)
     ]
-
-
-def check_places(
-    data_dir: str, places: Sequence[Place], *, create_in: str | None = None
-) -> dict[str, list[int]]:
-    """Check that the places exist, and return all partitions of `data_dir` by topic.
-
-    A command calls this function before it opens `data_dir`, as opening writes.
-
-    `create_in`: the directory or mount in which a missing topic may be created.
-
-    Errors: UnknownTopicOrPartition, OSError.
-    """
-    from storage import paths
-    from storage.errors import UnknownTopicOrPartition
-    from storage.files import Files
-
-    there = paths.partitions_in(Files().listing(data_dir))
-    for topic, partition in places:
-        if topic not in there:
-            partitions = {f"{name}:{number}" for name in there for number in there[name]}
-            like = did_you_mean(topic, partitions if "/" in topic else there)
-            what = f"there is no topic {topic!r}{like}"
-            if create_in is not None:
-                what += f"{'' if like else '.'} To create it: {_create_line(create_in, topic)}"
-            raise UnknownTopicOrPartition(what, path=data_dir)
-        if partition is not None and partition not in there[topic]:
-            what = f"topic {topic!r} has no partition {partition}"
-            raise UnknownTopicOrPartition(what, path=data_dir)
-    return there
 
 
 def settings_at(data_dir: str) -> Settings:

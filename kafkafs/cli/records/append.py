@@ -116,10 +116,10 @@ def command(words: Sequence[str], view: str, client: Client) -> None:
         names = path_in_topic(view, str(partition))
     else:
         names = (".append",) if view == "values" else (f".{view}", "append")
-    check_address(logs, or_create=True)
+    there = check_address(logs, or_create=True)
+    is_spread = partition is None and len(there[topic]) > 1
     mount = mount_to_change(logs)
     _check_input(logs, mount, view)
-    is_spread = len(partitions_at(logs)) > 1
     if mount is None:
         with (
             opened_to_change(logs.data_dir) as manager,

@@ -14,7 +14,6 @@ from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import (
     Address,
     check_address,
-    check_places,
     logs_argument,
     mount_to_change,
     settings_at,
@@ -68,9 +67,9 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     if not logs.places:
         raise click.UsageError("give topics: DATA TOPIC ..., or MOUNT/TOPIC ...")
     topics = list(dict.fromkeys(topic for topic, _ in logs.places))
+    partitions = check_address(logs)
     if dry_run:
-        check_address(logs)
-        _say_what_would_go(logs, topics, out)
+        _say_what_would_go(logs, topics, partitions, out)
         return
     deleted: list[dict[str, Value]] = []
     out.json({"dry_run": False, "topics": deleted})
@@ -86,7 +85,6 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
                 f"{shlex.quote(logs.mount or logs.data_dir)} {topic}"
             )
 
-    check_address(logs)
     mount = mount_to_change(logs)
     if mount is None:
         with opened_to_change(logs.data_dir) as manager:
@@ -94,13 +92,14 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
             for topic in topics:
                 tell(topic, manager.clock_ms(), manager.delete_topic(topic))
     else:
-        _have_deleted(mount, logs, topics, tell)
+        _have_deleted(mount, logs, topics, partitions, tell)
 
 
-def _say_what_would_go(logs: Address, topics: Sequence[str], out: Output) -> None:
+def _say_what_would_go(
+    logs: Address, topics: Sequence[str], partitions: Mapping[str, Sequence[int]], out: Output
+) -> None:
     settings = settings_at(logs.data_dir)
     _check_enabled(settings, logs)
-    partitions = check_places(logs.data_dir, logs.places)
     tiered = tiered_topics(logs)
     found: list[dict[str, Value]] = []
     for topic in topics:
@@ -132,10 +131,13 @@ def _check_enabled(settings: Settings, logs: Address) -> None:
 
 
 def _have_deleted(
-    mount: str, logs: Address, topics: Sequence[str], tell: Callable[[str, int, int], None]
+    mount: str,
+    logs: Address,
+    topics: Sequence[str],
+    partitions: Mapping[str, Sequence[int]],
+    tell: Callable[[str, int, int], None],
 ) -> None:
     settings = settings_at(logs.data_dir)
-    partitions = check_places(logs.data_dir, logs.places)
     for topic in topics:
         delay_ms = _delay_ms(settings, logs, topic, partitions)
         path = os.path.join(mount, topic)
