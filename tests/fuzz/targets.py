@@ -33,7 +33,7 @@ from kafkafs.views import TextView, json_lines_view, key_value_view
 from kafkafs.views._measure import Cursor, Measure
 from storage import paths
 from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
-from storage.files import Files
+from storage.files import Files, Kind
 from storage.index import txn_index
 from storage.kafka07._entries import walk
 from storage.kafka07.entries import headers_07, plain_07
@@ -108,8 +108,8 @@ class OneFile(Files):
     def exists(self, path: str) -> bool:
         return path.endswith(self._name)
 
-    def scan(self, path: str) -> list[tuple[str, bool]]:
-        return [(self._name, False)]
+    def listing(self, path: str) -> list[tuple[str, Kind]]:
+        return [(self._name, "file")]
 
     def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
         raise AssertionError("reading writes nothing")

@@ -327,9 +327,9 @@ class Counting(Files):
         self.on_stat(path)
         return found
 
-    def scan(self, path: str) -> list[tuple[str, bool]]:
-        self.asked.append("scan")
-        return super().scan(path)
+    def listing(self, path: str) -> list[tuple[str, Kind]]:
+        self.asked.append("listing")
+        return super().listing(path)
 
     def open(self, path: str, flags: int, mode: int = 0o644) -> int:
         self.asked.append("open")
@@ -359,7 +359,7 @@ def test_a_time_of_change_that_is_young_is_not_relied_on(new_follow: NewFollow) 
     follower.look()
     files.asked.clear()
     follower.look()
-    assert {"scan", "pread"} <= set(files.asked)
+    assert {"listing", "pread"} <= set(files.asked)
 
 
 # -- the past ------------------------------------------------------------------------------------
@@ -603,10 +603,10 @@ class Unlisted(Files):
 
     is_full = False
 
-    def scan(self, path: str) -> list[tuple[str, bool]]:
+    def listing(self, path: str) -> list[tuple[str, Kind]]:
         if self.is_full:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return super().scan(path)
+        return super().listing(path)
 
 
 def test_appends_are_read_while_the_directory_cannot_be_listed(new_follow: NewFollow) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from storage import Log
 from storage.errors import OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
-from storage.files import Files
+from storage.files import Files, Kind
 from storage.segment.reader import SegmentReader
 from storage.split.split_reader import read_split
 from tests.storage.logs import NOW_MS, remove_head
@@ -51,9 +51,9 @@ class ChangingFiles(Files):
         if self.skip < 0 and self.changes:
             os.rename(*self.changes.pop(0))
 
-    def scan(self, path: str) -> list[tuple[str, bool]]:
+    def listing(self, path: str) -> list[tuple[str, Kind]]:
         self._change()
-        return super().scan(path)
+        return super().listing(path)
 
     def open(self, path: str, flags: int, mode: int = 0o644) -> int:
         self._change()
