@@ -222,15 +222,13 @@ class _Replay:
         for record in records:
             try:
                 value = record.value or b""
-                if value.startswith(_PARTITION) and len(value) >= _PARTITION_FIELDS.size:
+                is_change = value.startswith(_CHANGE)
+                is_of_partition = is_change or value.startswith(_PARTITION)
+                if is_of_partition and len(value) >= _PARTITION_FIELDS.size:
                     number, topic_id, length = _PARTITION_FIELDS.unpack_from(value)
-                    fields = {"partitionId": number, "topicId": topic_id, "replicas": length - 1}
+                    replicas = _new_replicas(value) if is_change else length - 1
+                    fields = {"partitionId": number, "topicId": topic_id, "replicas": replicas}
                     self._take("PartitionRecord", fields)
-                elif value.startswith(_CHANGE):
-                    if (replicas := _new_replicas(value)) > 1:
-                        number, topic_id, _ = _PARTITION_FIELDS.unpack_from(value)
-                        fields = {"partitionId": number, "topicId": topic_id, "replicas": replicas}
-                        self._take("PartitionRecord", fields)
                 elif (found := self._reader.read(value)) is not None:
                     self._take(found.message.name, found.data)
             except LaterRecordError as error:
@@ -268,6 +266,7 @@ class _Replay:
             case "RemoveTopicRecord":
                 topic_id = _id_text(data["topicId"])
                 metadata.partitions.pop(topic_id, None)
+                metadata.replicas.pop(topic_id, None)
                 name = self._names.pop(topic_id, None)
                 if name is not None:
                     metadata.topics.pop(name, None)
