@@ -10,6 +10,7 @@ fstab (`nofail`, `_netdev`, `user`), and ours. Those of fstab are accepted and h
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -329,6 +330,11 @@ def kernel_options(options: MountOptions) -> set[str]:
         if not getattr(options, field):
             chosen.add(f"no{field}")
     return chosen
+
+
+def directory_identity(found: os.stat_result) -> bytes:
+    """Return the value of `DIRECTORY_ATTRIBUTE` for a data directory."""
+    return f"{found.st_dev}:{found.st_ino}".encode()
 
 
 def written(options: MountOptions) -> str:

@@ -43,7 +43,13 @@ from kafkafs.fuse.listing import Listing
 from kafkafs.fuse.refusals import FACTS_ONLY, NO_LINKS, NO_SUCH_FILES, Refused
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.threads import Turns, in_thread, job_ended
-from kafkafs.mount_options import DIRECTORY_ATTRIBUTE, MOUNT_ATTRIBUTE, PID_ATTRIBUTE, written
+from kafkafs.mount_options import (
+    DIRECTORY_ATTRIBUTE,
+    MOUNT_ATTRIBUTE,
+    PID_ATTRIBUTE,
+    directory_identity,
+    written,
+)
 from kafkafs.tree.errnos import errno_of
 from kafkafs.tree.events import FAULTS, is_logged
 from kafkafs.tree.filesystem import FileSystem
@@ -399,8 +405,7 @@ class Operations(pyfuse3.Operations):
     def _directory_identity(self) -> bytes:
         """The value of `DIRECTORY_ATTRIBUTE`: of the open directory, also after it was moved."""
         manager = self._tree.mount.manager
-        found = manager.files.file_stat(manager.path)
-        return f"{found.st_dev}:{found.st_ino}".encode()
+        return directory_identity(manager.files.file_stat(manager.path))
 
     @_of_nothing
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:

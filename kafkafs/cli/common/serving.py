@@ -52,7 +52,7 @@ def moved_text(mounted: Mounted) -> str | None:
     Errors: MountError if the process that asks the daemon cannot start.
     """
     from kafkafs.fuse import mount_point
-    from kafkafs.mount_options import DIRECTORY_ATTRIBUTE
+    from kafkafs.mount_options import DIRECTORY_ATTRIBUTE, directory_identity
 
     _, said = mount_point.attribute(mounted.path, DIRECTORY_ATTRIBUTE)
     # (The mount table may lack the name of the directory.)
@@ -65,7 +65,7 @@ def moved_text(mounted: Mounted) -> str | None:
     except OSError:
         return None  # opening the directory fails, too, and reports the error
     else:
-        if f"{found.st_dev}:{found.st_ino}".encode() == said:
+        if directory_identity(found) == said:
             return None
     return f"{mounted.path}: its data directory was moved from {mounted.source}, or deleted"
 
