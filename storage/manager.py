@@ -152,8 +152,8 @@ class LogManager(DataDirectory):
                     # It finishes an interrupted deletion. If room were made before that, the first
                     # directory of the topic would be removed, and the others would be a topic.
                     files.with_reserve(partial(find_partitions, manager))
-                for each in make_room(files, path, manager.tiered):
-                    _log.warning("the disk is full; removed at startup: %s", each)
+                    for each in make_room(files, path, manager.tiered):
+                        _log.warning("the disk is full; removed at startup: %s", each)
             with say_what_to_remove(path):
                 manager._open_logs(progress, needs, verify=verify)
                 if not read_only:
