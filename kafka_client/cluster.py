@@ -13,12 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from kafka_client.addresses import HostPort, is_host, is_topic
 from kafka_client.connection import TIMEOUT_S, Connection
-from kafka_client.errors import (
-    BrokerError,
-    BrokerUnreachable,
-    ClientError,
-    ProtocolViolation,
-)
+from kafka_client.errors import BrokerError, BrokerUnreachable, ClientError, ProtocolViolation
 from kafka_client.properties import ClientSettings
 from storage.settings.messages import Struct
 
@@ -117,19 +112,17 @@ class Cluster:
         known = [*opened, *self._bootstrap, *self.metadata.brokers.values()]
         addresses = list(dict.fromkeys(known))
         deadline = time.monotonic() + TIMEOUT_S
-        failure: ClientError | None = None
+        failures: list[ClientError] = []
         while addresses:
             address = addresses.pop(0)
             # A broker that is silent leaves time for the others.
             left_s = max(deadline - time.monotonic(), _SHORTEST_S)
             try:
                 return self.connection(address, left_s / (len(addresses) + 1))
-            except ProtocolViolation as error:
-                failure = error
-            except BrokerUnreachable as error:
-                failure = failure if isinstance(failure, ProtocolViolation) else error
-        assert failure is not None
-        raise failure
+            except (ProtocolViolation, BrokerUnreachable) as error:
+                failures.append(error)
+        violations = [each for each in failures if isinstance(each, ProtocolViolation)]
+        raise (violations or failures)[-1]
 
     # -- metadata ----------------------------------------------------------------------------------
 
