@@ -141,10 +141,11 @@ def names_to_give_back(files: Files, data_dir: str) -> list[str]:
 def _was_there(files: Files, data_dir: str, known: BrokerSettings, topic: str, number: int) -> bool:
     """Return whether a partition existed at the detach, in the broker's topic of this name."""
     theirs = known.topics.get(topic, BrokerTopic(""))
-    topic_id = read_topic_id(
-        files, os.path.join(data_dir, paths.partition_directory(topic, number))
-    )
-    return number in theirs.partitions and not (theirs.id and topic_id and theirs.id != topic_id)
+    if number not in theirs.partitions:
+        return False
+    directory = os.path.join(data_dir, paths.partition_directory(topic, number))
+    topic_id = read_topic_id(files, directory)
+    return not (theirs.id and topic_id and theirs.id != topic_id)
 
 
 def _aside(data_dir: str, name: str) -> str:

@@ -76,7 +76,8 @@ class _Known(NamedTuple):
 
     @classmethod
     def nothing(cls) -> _Known:
-        return cls((), frozenset(), _Aborted.of(()), _Aborted.of(()))
+        aborted = _Aborted.of(())
+        return cls((), frozenset(), aborted, aborted)
 
 
 class Transactions:

@@ -45,8 +45,9 @@ class LossPolicy:
                 "If you don't want your query to fail on such cases, set the source option "
                 f"failOnDataLoss to false. Reason: {reason}"
             )
-        if (name or reason) not in self._said:
-            self._said.add(name or reason)
+        said = name or reason
+        if said not in self._said:
+            self._said.add(said)
             _log.warning(
                 "Some data may have been lost because it is not in the log any more, and the query "
                 "continues without it. If you want it to fail on such cases, set the source option "
