@@ -14,10 +14,6 @@ from kafkafs.fuse import mount_point
 from kafkafs.fuse.mount_point import Answer
 from kafkafs.mount_options import MOUNT_ATTRIBUTE
 
-#: The field of /proc/PID/stat with the process's start, in clock ticks since the boot; fields are
-#: counted from the state on (proc(5) counts from 1, and has the state third).
-_START = 22 - 3
-
 
 class LiveMount(NamedTuple):
     """A mount of kafkafs."""
@@ -57,9 +53,9 @@ def _look(mounted: mount_table.Mounted) -> LiveMount:
 
 def _started_ms(pid: int) -> int | None:
     """When a process was started, in milliseconds since 1970."""
-    fields = mount_point.stat_fields(pid)
-    if not fields:
+    ticks = mount_point.started(pid)
+    if ticks is None:
         return None
     with open("/proc/stat", encoding="ascii") as stat:
         boot_s = next(int(line.split()[1]) for line in stat if line.startswith("btime "))
-    return boot_s * 1000 + int(fields[_START]) * 1000 // os.sysconf("SC_CLK_TCK")
+    return boot_s * 1000 + ticks * 1000 // os.sysconf("SC_CLK_TCK")

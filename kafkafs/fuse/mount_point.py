@@ -37,7 +37,9 @@ STUCK_TURNS = 12
 #: After this many seconds without an answer `attribute` checks whether the daemon is stopped.
 SOON_S = 0.2
 
-#: Where the exit status is in the fields of `stat_fields`; proc(5) counts from 1, the state is 3.
+# Where the start and the exit status are in the fields of `stat_fields`; proc(5) counts from 1, and
+# the state is 3.
+_START = 22 - 3
 _EXIT_STATUS = 52 - 3
 # Of ioctl(2) on a pidfd: struct pidfd_info begins with a mask, and ends with the exit status.
 _PIDFD_GET_INFO = 0xC040FF0B
@@ -128,20 +130,18 @@ def find_daemon(mounted: Mounted) -> tuple[int | None, bool]:
     of /dev/fuse. Older kernels do not, and only root sees other users' processes. It looks only at
     processes named `NAME`, since looking at a descriptor holds it open.
 
-    A daemon that was stopped when its mount ended keeps its connection, whose number another mount
-    may have by now: it counts only if there is no other, and if the mount is not dead.
+    A daemon that still writes, or was stopped, when its mount ended keeps its connection, whose
+    number another mount may have by now. So of several daemons it is the one that started last.
     """
-    stopped, is_certain = None, True
+    last, is_certain = (0, 0), True
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             serves = _serves(pid, mounted)
-            if serves and not is_stopped(int(pid)):
-                return int(pid), True
             if serves:
-                stopped = int(pid)
+                last = max(last, (started(int(pid)) or 0, int(pid)))
             is_certain = is_certain and serves is not None
-    if stopped is not None:
-        return stopped, True
+    if last > (0, 0):
+        return last[1], True
     return None, is_certain and os.geteuid() in (0, mounted.user)
 
 
@@ -198,6 +198,12 @@ def stat_fields(pid: int) -> list[str]:
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
         return stat.read().rpartition(")")[2].split()
     return []
+
+
+def started(pid: int) -> int | None:
+    """When a process was started, in clock ticks since the boot; None: it has ended."""
+    fields = stat_fields(pid)
+    return int(fields[_START]) if fields else None
 
 
 def is_dead(path: str) -> bool:

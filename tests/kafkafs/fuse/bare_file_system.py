@@ -4,8 +4,8 @@ Run as a program: `python -m tests.kafkafs.fuse.bare_file_system MOUNT [options]
 `mounted` when it answers and, at its end, one line of JSON with what it saw. `MOUNT/file` takes
 every write and reads as zeros. `MOUNT/slow` answers from a worker thread after `--slow`
 milliseconds. A write to `MOUNT/cancel` cancels the main task. `--watch` runs a task that sleeps
-over and over and lists how late it wakes. `--stock` is pyfuse3's own loop, `--without-trio` the
-fall-back to it.
+over and over and lists how late it wakes. `--linger` keeps the connection and the process after the
+unmount. `--stock` is pyfuse3's own loop, `--without-trio` the fall-back to it.
 
 The program is a process of its own, because a process cannot use a file system that it serves.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import errno
 import json
+import signal
 import stat
 import sys
 import time
@@ -114,6 +115,7 @@ def main() -> None:
     parser.add_argument("--stock", action="store_true")
     parser.add_argument("--without-trio", action="store_true")
     parser.add_argument("--watch", action="store_true")
+    parser.add_argument("--linger", action="store_true")
     parser.add_argument("--subtype", action="append", default=[])
     parser.add_argument("--slow", type=float, default=50.0)
     arguments = parser.parse_args()
@@ -136,6 +138,8 @@ def main() -> None:
     pyfuse3.init(operations, arguments.mount, options)
     try:
         trio.run(serve, operations, facts, arguments.watch)
+        if arguments.linger:
+            signal.pause()
     finally:
         pyfuse3.close()
     facts.update(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import shutil
 import signal
@@ -19,7 +20,8 @@ import pytest
 
 from kafkafs import mount_table
 from kafkafs.fuse import mount_point
-from tests.kafkafs.fuse.conftest import ROOT, BareMount, serving
+from tests.file_systems import unmount
+from tests.kafkafs.fuse.conftest import ROOT, BareMount, RunningMount, serving
 from tests.kafkafs.fuse.test_background import LIMITED
 
 
@@ -154,6 +156,32 @@ def test_a_stopped_process_with_an_old_connection_is_not_the_daemon(
         mount_point.clean(path)
         assert mount_table.find(path) is None
         other.kill()
+
+
+def test_a_daemon_that_still_ends_does_not_serve_the_next_mount(tmp_path: Path) -> None:
+    """The kernel gives the number of its connection to the next mount."""
+    module, options = "tests.kafkafs.fuse.bare_file_system", ("--subtype", "kafkafs")
+    with contextlib.ExitStack() as stack:
+
+        def mounted(name: str, *more: str) -> tuple[mount_table.Mounted, RunningMount]:
+            (tmp_path / name).mkdir()
+            running = serving(tmp_path / name, module, options=(*options, *more))
+            mount = stack.enter_context(running)
+            found = mount_table.find(str(mount.path))
+            assert found is not None
+            return found, mount
+
+        for attempt in itertools.count():
+            before, ending = mounted(f"before {attempt}", "--linger")
+            unmount(ending.path)
+            after, serves = mounted(f"after {attempt}")
+            if before.device == after.device:  # another test may get it
+                break
+        assert mount_point.find_daemon(after) == (serves.process.pid, True)
+        serves.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, serves.process.pid, os.WSTOPPED)
+        assert mount_point.find_daemon(after) == (serves.process.pid, True)
+        assert ending.process.poll() is None
 
 
 def test_a_mount_that_gets_the_device_number_is_not_another_place(
