@@ -94,6 +94,13 @@ class BrokerPartition:
         self.next_offset += len(values)
         self.step()
 
+    def fill(self, segments: int = 4) -> None:
+        """Add sealed segments of two batches each."""
+        for number in range(segments):
+            self.append(b"a%d" % number)
+            self.append(b"b%d" % number, b"c%d" % number)
+            self.roll()
+
     def put(self, batch: bytes, *values: bytes) -> int:
         """Append a batch that a producer or a coordinator has made; its first offset.
 

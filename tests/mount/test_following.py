@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 
 from storage import LogManager
-from tests.broker_files import BrokerPartition
 from tests.mount.beside import Beside
 from tests.mount.contract.test_caching import Metrics
 from tests.mount.mounting import fails, mounted
@@ -19,13 +18,6 @@ from tests.storage.logs import append
 
 FAST = ["--sleep-interval=0.02"]
 BY_NAME = ["-F", "--max-unchanged-stats=1", *FAST]
-
-
-def fill(partition: BrokerPartition, segments: int = 4) -> None:
-    for number in range(segments):
-        partition.append(b"a%d" % number)
-        partition.append(b"b%d" % number, b"c%d" % number)
-        partition.roll()
 
 
 def test_a_tail_shows_each_record_once(beside: Beside) -> None:
@@ -49,7 +41,7 @@ def test_a_tail_shows_each_record_once(beside: Beside) -> None:
 
 
 def test_a_tail_by_name_prints_what_is_left_once_more(beside: Beside) -> None:
-    fill(beside.partition)
+    beside.partition.fill()
     beside.start()
     before = beside.partition.text()
     with Running(["tail", "--lines=+1", *BY_NAME, beside.file]) as tail:

@@ -17,13 +17,13 @@ from kafkafs.mount_options import MountOptions
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node
-from kafkafs.tree.notices import Waiter
 from storage.errors import SegmentGone
 from storage.files import Files
 from storage.log.append import append_batches
 from storage.recovery.swap import finish_swaps
 from storage.waiting import may_wait
 from tests.broker_files import BadFile, BrokerDirectory, BrokerPartition
+from tests.kafkafs.tree.partition.test_truncation import Woken
 from tests.kafkafs.trees import Following, Tree, a_tree, in_thread, read
 from tests.mount.mounting import fails
 from tests.storage.logs import NOW_NS, append
@@ -57,20 +57,6 @@ def beside(home: Path) -> Iterator[Beside]:
     beside.tree.stop()
 
 
-class Woken(Waiter):
-    """Processes that wait in poll(2), and do not poll again when they are woken."""
-
-    def notify(self) -> None:
-        pass
-
-
-def fill(partition: BrokerPartition, segments: int = 4) -> None:
-    for number in range(segments):
-        partition.append(b"a%d" % number)
-        partition.append(b"b%d" % number, b"c%d" % number)
-        partition.roll()
-
-
 def changes(partition: BrokerPartition) -> list[Callable[[], None]]:
     """All but the first and the last rewrite the past."""
     return [
@@ -90,7 +76,7 @@ def rest(handle: Handle, node: ViewFile, position: int, tree: Tree) -> bytes:
 
 def test_a_name_leads_to_a_new_inode_once_the_past_has_changed(beside: Beside) -> None:
     tree, partition = beside.tree, beside.partition
-    fill(partition)
+    partition.fill()
     inodes = [tree.file().inode]
     for change in changes(partition)[:4]:
         change()
@@ -120,7 +106,7 @@ def test_a_file_that_was_woken_and_closed_leaves_no_watch(beside: Beside) -> Non
 def test_each_change_waits_for_the_offsets_of_readers(beside: Beside) -> None:
     """No worker thread has noted them before, since the writer prepares nothing here."""
     tree, broker = beside.tree, beside.partition
-    fill(broker)
+    broker.fill()
     tree.read("t/.follow/0")
     noted: list[bool] = []
     partition = tree.fs.partitions.of(tree.log())
@@ -133,7 +119,7 @@ def test_each_change_waits_for_the_offsets_of_readers(beside: Beside) -> None:
 
 def test_an_old_inode_reads_what_is_deleted_while_it_is_open(beside: Beside) -> None:
     tree, partition = beside.tree, beside.partition
-    fill(partition)
+    partition.fill()
     node = tree.file()
     handle = tree.open(node)
     before = partition.text()
@@ -153,7 +139,7 @@ def test_an_old_inode_reads_what_is_deleted_while_it_is_open(beside: Beside) -> 
 
 def test_an_old_inode_of_a_deleted_segment_that_was_not_open(beside: Beside) -> None:
     tree, partition = beside.tree, beside.partition
-    fill(partition)
+    partition.fill()
     node = tree.file()
     handle = tree.open(node)
     size = beside.size(node)
@@ -173,7 +159,7 @@ def cleaned(home: Path) -> Iterator[Beside]:
     """Beside a broker that compacts the topic; all of it has been measured."""
     beside = Beside(home / "data")
     (home / "data" / "kafkafs.properties").write_text("log.cleanup.policy=compact\n")
-    fill(beside.partition)
+    beside.partition.fill()
     tree = beside.mount()
     for view in ("", ".jsonl/"):
         tree.read(f"t/{view}0")
@@ -243,7 +229,7 @@ class Killed(Exception):  # noqa: N818 - it is no error
 def test_a_broker_that_is_killed_amid_a_swap_and_starts_again(beside: Beside, steps: int) -> None:
     """Whatever is opened by name on the way can be read, then and to the end."""
     tree, partition = beside.tree, beside.partition
-    fill(partition)
+    partition.fill()
     partition.append(b"last")
     opened: list[tuple[Handle, bytes]] = []
 
@@ -302,7 +288,7 @@ def test_a_broker_is_killed_amid_a_swap_of_what_it_had_cleaned_before(
 
 def test_a_cut_leaves_what_is_below_it_and_never_shrinks_a_file(beside: Beside) -> None:
     tree, partition = beside.tree, beside.partition
-    fill(partition, 2)
+    partition.fill(2)
     for value in (b"x", b"y", b"z"):
         partition.append(value)
         beside.size(tree.file())
@@ -383,7 +369,7 @@ def test_what_is_written_over_while_it_is_read_is_never_shown(beside: Beside, wa
 
 def test_a_view_of_batches_follows_too(beside: Beside) -> None:
     tree, partition = beside.tree, beside.partition
-    fill(partition)
+    partition.fill()
     node = tree.file("t/.batches/0")
     handle = tree.open(node)
 
@@ -476,7 +462,7 @@ def test_a_tail_shows_what_is_committed_and_rewritten_between_two_looks(
 def test_a_tail_shows_nothing_again_after_a_swap_that_leaves_nothing(beside: Beside) -> None:
     """The size of the cleaned segment does not tell which ones it replaces."""
     tree, partition = beside.tree, beside.partition
-    fill(partition)
+    partition.fill()
     node = tree.file()
     handle = tree.open(node)
     read_to = len(rest(handle, node, 0, tree))
@@ -858,7 +844,7 @@ class _Stop:
 
 def test_inodes_are_the_same_after_a_remount_unless_the_past_has_changed(beside: Beside) -> None:
     partition = beside.partition
-    fill(partition)
+    partition.fill()
 
     def inode(tree: Tree) -> int:
         return tree.file().inode
@@ -883,7 +869,7 @@ def test_records_that_are_deleted_while_nobody_looks(beside: Beside) -> None:
 
 def test_nothing_is_written_into_the_directory(beside: Beside) -> None:
     tree, partition = beside.tree, beside.partition
-    fill(partition)
+    partition.fill()
     tree.read("t/0")
     partition.delete_head(1)
     tree.read("t/0")
@@ -897,7 +883,7 @@ def test_nothing_is_written_into_the_directory(beside: Beside) -> None:
 def test_a_cache_that_cannot_be_written(home: Path) -> None:
     (home / "cache").write_text("a file")
     beside = Beside(home / "data")
-    fill(beside.partition)
+    beside.partition.fill()
     inodes = set()
     for _ in range(2):
         tree = beside.mount()

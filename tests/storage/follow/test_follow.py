@@ -365,16 +365,8 @@ def test_a_time_of_change_that_is_young_is_not_relied_on(new_follow: NewFollow) 
 # -- the past ------------------------------------------------------------------------------------
 
 
-def fill(partition: BrokerPartition, segments: int = 4) -> None:
-    """A few segments more, of two batches each."""
-    for number in range(segments):
-        partition.append(b"a%d" % number)
-        partition.append(b"b%d" % number, b"c%d" % number)
-        partition.roll()
-
-
 def test_retention(follow: Follow) -> None:
-    fill(follow.partition)
+    follow.partition.fill()
     follow.look()
     old = follow.log.segments[:2]
     data = [SegmentReader(segment).read(0, segment.size) for segment in old]
@@ -415,7 +407,7 @@ class Tail(LogListener[Log]):
 @pytest.mark.parametrize("unseen", [0, 1, 3])
 def test_the_active_segment_is_cleaned_before_its_roll_is_seen(follow: Follow, unseen: int) -> None:
     partition = follow.partition
-    fill(partition)
+    partition.fill()
     partition.append(b"seen")
     follow.look()
     tail = Tail(follow.log)
@@ -437,7 +429,7 @@ def test_a_killed_broker_was_about_to_replace_what_is_not_seen_to_be_below_the_h
 ) -> None:
     """The replaced files are below it. The broker removes them at once when it starts again."""
     partition = follow.partition
-    fill(partition)
+    partition.fill()
     follow.look()
     limit = partition.next_offset
     follower = LogFollower(follow.log, lambda: NEVER_FRESH, lambda: limit)
@@ -472,7 +464,7 @@ def test_what_came_and_went_unseen(follow: Follow, kept: bytes, told: list[str])
     """A reader of the earlier records does not skip the records that are left."""
     partition = follow.partition
     follow.look()
-    fill(partition, 5)
+    partition.fill(5)
     partition.clean(5, lambda offset, value: value.startswith(kept))
     partition.remove_deleted()
     partition.append(b"more")
@@ -493,7 +485,7 @@ def test_a_cleaned_segment_is_deleted_before_anything_that_a_look_asks_of_the_di
         follow = new_follow(files)
         # The deletion may leave the directory's mtime as it was.
         follow.follower = LogFollower(follow.log, lambda: 0)
-        fill(follow.partition)
+        follow.partition.fill()
         follow.partition.clean(1, lambda offset, value: value.startswith(b"b"))
         follow.partition.clean(2, lambda offset, value: value.startswith(b"b"), first=1)
         for path in follow.partition.directory.glob(f"{7:020d}*{paths.DELETED}"):
@@ -513,7 +505,7 @@ def test_what_was_read_is_intact_when_its_name_leads_to_a_cleaned_file(
     follow: Follow, times: int, is_open: bool
 ) -> None:
     partition = follow.partition
-    fill(partition)
+    partition.fill()
     partition.append(b"seen")
     follow.look()
     if not is_open:
@@ -573,7 +565,7 @@ def test_the_active_segment_has_its_name_again(follow: Follow) -> None:
 
 
 def test_appends_are_read_while_a_cleaned_segment_is_unreadable(follow: Follow) -> None:
-    fill(follow.partition)
+    follow.partition.fill()
     follow.look()
     for segment in follow.log.segments[1:]:
         segment.close_descriptors()
@@ -627,7 +619,7 @@ def test_appends_are_read_while_the_directory_cannot_be_listed(new_follow: NewFo
 
 
 def test_a_look_after_every_step_of_a_cleaner(follow: Follow) -> None:
-    fill(follow.partition)
+    follow.partition.fill()
     follow.look()
     before = follow.partition.values
     seen: list[Any] = []
@@ -653,7 +645,7 @@ def test_a_swap_whose_old_files_are_gone_before_it_is_finished(
 ) -> None:
     """A broker that was killed in it removes what is put aside first when it starts."""
     partition = follow.partition
-    fill(partition)
+    partition.fill()
     if is_read:
         follow.look()
     for segment in follow.log.segments:
@@ -681,7 +673,7 @@ def test_a_swap_whose_old_files_are_gone_before_it_is_finished(
 def test_what_a_killed_broker_was_about_to_replace_can_be_read_on(follow: Follow) -> None:
     """When it starts again it removes that at once, and not by and by as what it puts aside."""
     partition = follow.partition
-    fill(partition)
+    partition.fill()
     follow.look()
     old = follow.log.segments[:3]
     data = [SegmentReader(segment).read(0, segment.size) for segment in old]
@@ -697,7 +689,7 @@ def test_what_a_killed_broker_was_about_to_replace_can_be_read_on(follow: Follow
 
 def test_one_segment_is_replaced_by_one_of_the_same_inode(follow: Follow) -> None:
     """Once the old file is deleted, any file may get its inode number."""
-    fill(follow.partition)
+    follow.partition.fill()
     follow.look()
     first = follow.log.segments[0]
     first.close_descriptors()
@@ -929,7 +921,7 @@ def test_an_inode_number_that_is_given_again(new_follow: NewFollow, looks: bool,
     """It is still another file: it was not cut, and cannot be read instead of the old one."""
     follow = new_follow(Reusing(base))
     partition = follow.partition
-    fill(partition)
+    partition.fill()
     partition.append(b"last")
     follow.look()
     assert base in partition.bases
@@ -1021,7 +1013,7 @@ def test_a_cut_below_the_high_watermark_is_told_after_a_read_error(
 
 def test_a_cut_after_the_first_segment_was_cleaned_leaves_the_log_start(follow: Follow) -> None:
     partition = follow.partition
-    fill(partition)
+    partition.fill()
     partition.append(b"last")
     follow.look()
     partition.delete_records(2)
@@ -1043,7 +1035,7 @@ def test_a_cut_log_whose_files_leave_before_anything_that_a_look_asks_of_the_dis
 
     for number, files in before_each_operation(10):
         follow = new_follow(files)
-        fill(follow.partition)
+        follow.partition.fill()
         follow.partition.append(b"kept")
         offset = follow.partition.next_offset
         follow.partition.append(b"cut")
@@ -1083,7 +1075,7 @@ def test_a_cleaner_comes_before_anything_that_a_look_asks_of_the_disk(
     for _, files in before_each_operation(10):
         follow = new_follow(files)
         clean = partial(follow.partition.clean, segments)
-        fill(follow.partition, 6)
+        follow.partition.fill(6)
         follow.look()
         if before:
             follow.partition.clean(before, lambda offset, value: not value.startswith(b"a"))
@@ -1127,7 +1119,7 @@ def test_a_swap_ends_while_a_large_directory_is_listed(new_follow: NewFollow, fi
     partition = follow.partition
     for number in range(1000):
         (partition.directory / f"other.{number}").touch()
-    fill(partition, 6)
+    partition.fill(6)
     follow.look()
     seen: list[Any] = []
     final = partition.log(partition.bases[first])
@@ -1171,7 +1163,7 @@ def test_the_active_segment_is_cleaned_before_anything_that_a_look_asks_of_the_d
 
     for _, files in before_each_operation(10):
         follow = new_follow(files)
-        fill(follow.partition)
+        follow.partition.fill()
         follow.partition.append(b"seen")
         if is_seen:
             follow.look()
@@ -1205,7 +1197,7 @@ def test_the_active_segment_is_cleaned_between_the_look_at_names_and_at_it(
     files = Counting()
     follow = new_follow(files)
     partition = follow.partition
-    fill(partition)
+    partition.fill()
     partition.append(b"seen")
     follow.look()
     partition.append(b"unseen")
