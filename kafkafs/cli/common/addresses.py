@@ -29,6 +29,7 @@ from kafkafs.cli.common.mounts import mount_around, mount_that_writes
 from kafkafs.cli.common.words import LOG_WORDS, Logs, Topic, words_argument
 
 if TYPE_CHECKING:
+    from kafkafs.cli.common.output import Output
     from kafkafs.mount_table import Mounted
     from storage.log.log import Log
     from storage.manager import LogManager
@@ -503,3 +504,20 @@ def logs_at(manager: LogManager, places: Sequence[Place]) -> list[Log]:
         else:
             logs.update(dict.fromkeys(manager.topic(topic).partitions.values()))
     return list(logs)
+
+
+def report_faults(manager: LogManager, out: Output, wants: Callable[[str, int], bool]) -> None:
+    """Report the wanted partitions that could not be opened. Opening has printed why."""
+    for topic, number in manager.topics.faulty:
+        if wants(topic, number):
+            fault = manager.topics[topic].faults[number]
+            out.problem(fault, "FAULT", path=f"{topic}-{number}")
+            out.has_failed = True
+
+
+def report_unknown_settings(manager: LogManager, address: Address, out: Output) -> None:
+    """Report the named topics whose settings cannot be read: nothing of them is deleted."""
+    for name, topic in manager.topics.items():
+        fault = manager.settings.fault_of(name)
+        if fault is not None and any(address.wants(name, number) for number in topic.numbers):
+            out.report(fault)

@@ -16,6 +16,8 @@ from kafkafs.cli.common.addresses import (
     logs_at,
     mount_to_change,
     partitions_at,
+    report_faults,
+    report_unknown_settings,
 )
 from kafkafs.cli.common.ending import end
 from kafkafs.cli.common.output import Output, output_options
@@ -112,15 +114,23 @@ def _compact_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
     from storage.errors import StorageError, TaskCancelled
 
     with (
-        opened(logs.data_dir, read_only=dry_run) as manager,
+        opened(logs.data_dir, read_only=dry_run, keeps_faulty=True) as manager,
         nullcontext() if dry_run else keeping_history(manager),
         long_work() as task,
     ):
         cleaner = LogCleaner(manager)
         found = logs_at(manager, logs.places)
         in_use = dry_run and manager.lock.is_locked()
-        settings = manager.settings
-        for log in [log for log in found if _is_compacted(settings, logs, log.topic, in_use)]:
+
+        def is_compacted(topic: str, number: int) -> bool:
+            return logs.wants(topic, number) and _is_compacted(
+                manager.settings, logs, topic, in_use
+            )
+
+        wanted = [log for log in found if is_compacted(log.topic, log.partition)]
+        report_faults(manager, report.out, is_compacted)
+        report_unknown_settings(manager, logs, report.out)
+        for log in wanted:
             if log.tiered is not None:
                 report.out.report(log.tiered, path=f"{log.topic}-{log.partition}")
                 continue

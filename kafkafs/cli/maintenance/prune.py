@@ -18,6 +18,8 @@ from kafkafs.cli.common.addresses import (
     logs_at,
     mount_to_change,
     partitions_at,
+    report_faults,
+    report_unknown_settings,
     tiered_topics,
 )
 from kafkafs.cli.common.ending import end, warn
@@ -132,8 +134,10 @@ def _prune_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
     """Delete from the logs of a directory that no process has open, or look at any."""
     from storage.directory.retain import kept_starts, plan_retention
 
-    with opened(logs.data_dir, read_only=dry_run) as manager:
+    with opened(logs.data_dir, read_only=dry_run, keeps_faulty=True) as manager:
         found = logs_at(manager, logs.places)
+        report_faults(manager, report.out, logs.wants)
+        report_unknown_settings(manager, logs, report.out)
         now_ms = manager.clock_ms()
         kept = kept_starts(manager)
         plans = [plan_retention(log, now_ms, kept) for log in found]

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import examples
-from kafkafs.cli.common.addresses import Address, check_address, logs_argument, logs_at
+from kafkafs.cli.common.addresses import (
+    Address,
+    check_address,
+    logs_argument,
+    logs_at,
+    report_faults,
+)
 from kafkafs.cli.common.ending import end
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import long_work, opened
@@ -68,15 +74,7 @@ def command(logs: Address, remove: bool, out: Output) -> None:
     ):
         # A named one that could not be opened is an error.
         wanted_logs = logs_at(manager, logs.places)
-        faulty = [
-            (topic, number)
-            for topic, number in manager.topics.faulty
-            if not named or (topic, None) in logs.places
-        ]
-        for topic, number in faulty:
-            # Opening has printed it.
-            fault = manager.topics[topic].faults[number]
-            out.problem(fault, "FAULT", path=f"{topic}-{number}")
+        report_faults(manager, out, logs.wants)
         for log in wanted_logs:
             files = WordFiles(checks_pages=True)
             name = f"{log.topic}:{log.partition}"
@@ -111,7 +109,7 @@ def command(logs: Address, remove: bool, out: Output) -> None:
             facts |= {"files": count, "directory": cache or log.directory, "bytes": Size(size)}
             partitions.append({**facts, "segments": closed, "missing": missing})
     out.json({"removed": remove, "partitions": partitions})
-    end(failed=bool(faulty) or out.has_failed)
+    end(failed=out.has_failed)
 
 
 def _is_ours(log: Log, settings: Settings) -> bool:

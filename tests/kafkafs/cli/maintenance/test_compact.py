@@ -179,3 +179,41 @@ def test_a_damaged_log_is_named_and_the_others_are_cleaned(data: Path) -> None:
     left = held(data)
     assert left["orders:0"] == OLD + NEW
     assert left["orders:1"] == left["others:0"] == NEW
+
+
+def test_a_partition_that_cannot_be_opened_is_named_and_no_obstacle(data: Path) -> None:
+    def break_partition(name: str) -> None:
+        (data / name).rename(data / "aside")
+        (data / name).symlink_to("aside")
+
+    def mend_partition(name: str) -> None:
+        (data / name).unlink()
+        (data / "aside").rename(data / name)
+
+    break_partition("plain-0")
+    done = kafkafs("compact", data, "others")
+    assert (done.returncode, done.stderr.count("plain-0: cannot open: ")) == (0, 1)
+    mend_partition("plain-0")
+    break_partition("orders-1")
+    for words in (["--dry-run"], []):
+        done = kafkafs("compact", "--json", *words, data)
+        assert (done.returncode, done.stderr.count("orders-1: cannot open: ")) == (3, 1)
+        assert [problem["path"] for problem in json.loads(done.stdout)["problems"]] == ["orders-1"]
+    mend_partition("orders-1")
+    left = held(data)
+    assert left["orders:1"] == OLD + NEW
+    assert left["orders:0"] == left["others:0"] == left["others:1"] == NEW
+
+
+def test_a_topic_with_unknown_settings_is_named_and_no_obstacle(data: Path) -> None:
+    settings = data / "orders-0" / "kafkafs-topic.properties"
+    given = settings.read_text()
+    settings.write_text(given + "segment.bytes=many\n")
+    for words in (["--dry-run"], []):
+        done = kafkafs("compact", *words, data)
+        assert (done.returncode, f"(file {settings})" in done.stderr) == (3, True)
+        assert [line[:9] for line in done.stdout.splitlines()] == ["others:0:", "others:1:"]
+    settings.write_text(given)
+    left = held(data)
+    assert left["orders:0"] == OLD + NEW
+    assert left["others:0"] == NEW

@@ -223,8 +223,14 @@ def test_a_broken_policy_is_said_and_the_others_have_their_turn(
     settings.write_text(settings.read_text() + "kafkafs.retention.policy=faulty:x\n")
     done = kafkafs("prune", place.data)
     assert done.returncode == 3
-    reason = f"{settings}, topic a: unknown retention policy 'faulty'; available: kafka, "
-    assert done.stderr.startswith(f"kafkafs: {reason}")
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("kafkafs: unknown retention policy 'faulty'; available: kafka, ")
+    assert said.endswith(f" (file {settings}, topic a)")
+    assert done.stdout.splitlines()[0].startswith("b:0: deleted 3 segments")
+    broken = settings.read_text()
+    settings.unlink()
+    made(place, "c", retention_ms=str(DAY_MS // 2))
+    settings.write_text(broken)
     done = kafkafs("prune", place.data, python_path=tmp_path)
     assert done.returncode == 3
     assert done.stderr.splitlines() == [
@@ -233,9 +239,27 @@ def test_a_broken_policy_is_said_and_the_others_have_their_turn(
         "enough values to unpack (expected 2, got 1)"
         for partition in (0, 1)
     ]
-    assert done.stdout.splitlines()[0].startswith("b:0: deleted 3 segments")
+    assert done.stdout.splitlines()[0].startswith("c:0: deleted 3 segments")
     settings.unlink()
-    assert (len(left(place, "a")), len(left(place, "b"))) == (4, 1)
+    assert [len(left(place, topic)) for topic in "abc"] == [4, 1, 1]
+
+
+def test_a_partition_that_cannot_be_opened_is_named_and_no_obstacle(place: Place) -> None:
+    made(place, retention_ms=str(DAY_MS // 2))
+    (place.data / "orders-1").rename(place.data / "aside")
+    (place.data / "orders-1").symlink_to("aside")
+    for words in (["--dry-run"], []):
+        done = kafkafs("prune", "--json", *words, place.data)
+        assert (done.returncode, done.stderr.count("orders-1: cannot open: ")) == (3, 1)
+        found = json.loads(done.stdout)
+        assert [problem["path"] for problem in found["problems"]] == ["orders-1"]
+        assert found["result"]["segments"] == 3
+    assert kafkafs("prune", place.data, "orders:0").returncode == 0
+    done = kafkafs("prune", place.data, "orders:1")
+    assert (done.returncode, done.stdout) == (3, "")
+    (place.data / "orders-1").unlink()
+    (place.data / "aside").rename(place.data / "orders-1")
+    assert [len(left(place, partition=number)) for number in (0, 1)] == [1, 4]
 
 
 def test_all_is_in_the_newest_segment(place: Place) -> None:
