@@ -486,9 +486,9 @@ class Files:
         finally:
             os.close(fd)
 
-    def scan(self, path: str) -> list[tuple[str, bool]]:
-        """Return (name, whether it is a directory) of all entries of a directory, in no order."""
-        return [(name, kind == "directory") for name, kind in self.listing(path)]
+    def names(self, path: str) -> list[str]:
+        """Return the names of all entries of a directory, in no order."""
+        return [name for name, _ in self.listing(path)]
 
     def listing(self, path: str) -> list[tuple[str, Kind]]:
         """Return (name, kind) of all entries of a directory, in no order."""

@@ -187,7 +187,7 @@ class LogCheck:
         """The offsets of the snapshots that count, rising."""
         found = [
             offset
-            for name, _ in self._files.scan(self._directory)
+            for name in self._files.names(self._directory)
             if name.endswith(paths.SNAPSHOT) and (offset := paths.base_offset_of(name)) is not None
         ]
         return sorted(offset for offset in found if offset >= base)

@@ -59,7 +59,7 @@ def _may_be_given(directory: str) -> bool:
     files = Files()
     try:
         contents = contents_of(files, directory)
-        names = {name for name, _ in files.listing(directory)}
+        names = set(files.names(directory))
     except OSError:
         return False
     is_brokers = not names.isdisjoint({paths.META_PROPERTIES, *paths.BROKERS_OWN})

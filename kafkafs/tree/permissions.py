@@ -239,7 +239,7 @@ class Permissions:
                 wider &= (disk.st_mode & 0o011) << 2
                 if wider and any(
                     manager.files.file_stat(os.path.join(directory, file)).st_mode & wider
-                    for file, _ in manager.files.scan(directory)
+                    for file in manager.files.names(directory)
                 ):
                     found.append(directory)
         return found

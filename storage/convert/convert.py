@@ -126,7 +126,7 @@ class _Conversion:
 
     def __post_init__(self) -> None:
         Ignored(self.files, self.path)
-        if any(paths.is_log(name) for name, _ in self.files.scan(self.path)):
+        if any(paths.is_log(name) for name in self.files.names(self.path)):
             reason = "this is a partition's directory, not a data directory"
             raise NotADirectoryError(errno.ENOTDIR, reason, self.path)
         self.settings = Settings(self.files, self.path)
@@ -177,7 +177,7 @@ class _Conversion:
 
     def _names(self, directory: str) -> list[str]:
         """Return the names of a partition's files, after finishing an interrupted swap."""
-        names = [name for name, is_directory in self.files.scan(directory) if not is_directory]
+        names = [name for name, kind in self.files.listing(directory) if kind != "directory"]
         return sorted(names if self.dry_run else finish_swaps(self.files, directory, names))
 
     def _interval(self, topic: str) -> int:

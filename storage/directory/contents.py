@@ -68,7 +68,7 @@ def _is_partition(files: Files, directory: str) -> bool:
     names: list[str] = []
     # Opening the partition reports an unreadable directory.
     with contextlib.suppress(OSError):
-        names = [name for name, _ in files.listing(directory)]
+        names = files.names(directory)
     return not names or any(
         name in _FILES or paths.is_log(name) or paths.base_offset_of(name) is not None
         for name in names

@@ -31,7 +31,7 @@ def remove_directory(files: Files, directory: str) -> None:
     if stat.S_ISLNK(files.file_stat(directory).st_mode):
         files.unlink(directory)  # deleted as a partition that never was one
         return
-    for name, _ in files.scan(directory):
+    for name in files.names(directory):
         # Another process may remove a file, too.
         with contextlib.suppress(FileNotFoundError):
             files.unlink(os.path.join(directory, name))

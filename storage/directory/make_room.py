@@ -68,19 +68,19 @@ def say_what_to_remove(path: str) -> Iterator[None]:
 
 def _deleted(files: Files, path: str, tiered: TieredTopics) -> Iterator[str]:
     """Remove files that wait for deletion, one directory at a time."""
-    for name, is_directory in files.scan(path):
+    for name, kind in files.listing(path):
         aside = paths.parse_aside_directory(name)
         whole = aside is not None and aside.kind == "delete"
         partition = paths.parse_partition_directory(name)
-        if not is_directory or not (whole or partition):
+        if kind != "directory" or not (whole or partition):
             continue
         if partition is not None and tiered.why(partition[0]) is not None:
             continue
         directory = os.path.join(path, name)
         doomed = [
             file
-            for file, is_inner in files.scan(directory)
-            if not is_inner and (whole or file.endswith(paths.DELETED))
+            for file, inner in files.listing(directory)
+            if inner != "directory" and (whole or file.endswith(paths.DELETED))
         ]
         for file in doomed:
             files.unlink(os.path.join(directory, file))

@@ -228,7 +228,7 @@ def _look_into(
     for item in found if not directory.read_only else ():
         path = directory.partition_path(item)
         with contextlib.suppress(*ignored):
-            names = [name for name, _ in directory.files.scan(path)]
+            names = directory.files.names(path)
             if holds_entries(names):
                 raise refusal(path)
             if not names:

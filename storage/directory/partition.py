@@ -172,7 +172,7 @@ def _await_swap(directory: DataDirectory, path: str) -> None:
     """
     files, end = directory.files, time.monotonic() + _SWAP_S
     lock = os.path.join(directory.path, paths.LOCK)
-    while any(name.endswith(paths.LOG + paths.SWAP) for name, _ in files.scan(path)):
+    while any(name.endswith(paths.LOG + paths.SWAP) for name in files.names(path)):
         if time.monotonic() > end or files.locked_by(lock) is None:
             return
         time.sleep(_LOOK_S)
@@ -279,7 +279,7 @@ def _promises(
     if not (clean or is_new or directory.read_only) and directory.tiered.line(item[0]) is None:
         rescued_to = decided(files, path)
         if rescued_to:
-            finish(files, path, [name for name, _ in files.scan(path)])
+            finish(files, path, files.names(path))
             recovery_point = max(recovery_point or 0, rescued_to)
     point = recovery_point or 0
     cleaned_to = directory.checkpoints.cleaned_before.get(item)
@@ -322,7 +322,7 @@ def _own_log_start(files: Files, path: str) -> int:
 
 def _first_offset(files: Files, path: str) -> int:
     """Return the base offset of a partition's first batch; 0 if it cannot be found."""
-    bases = paths.log_bases(name for name, _ in files.scan(path))
+    bases = paths.log_bases(files.names(path))
     if not bases:
         return 0
     log_path = os.path.join(path, paths.file_name(bases[0], paths.LOG))

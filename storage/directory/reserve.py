@@ -199,9 +199,9 @@ class Reserve(Room):
 
     def _give_up_rebuilt(self) -> bool:
         """Remove line indexes and words of one partition. Another thread may use one of them."""
-        for name, is_directory in self._files.scan(self._path):
+        for name, kind in self._files.listing(self._path):
             partition = paths.parse_partition_directory(name)
-            if not is_directory or partition is None:
+            if kind != "directory" or partition is None:
                 continue
             if self._tiered is not None and self._tiered.why(partition[0]) is not None:
                 continue
@@ -209,8 +209,8 @@ class Reserve(Room):
             given = False
             # Another thread may delete the partition.
             with contextlib.suppress(FileNotFoundError):
-                for file, is_inner in self._files.scan(directory):
-                    if not is_inner and file.endswith((paths.LINES, paths.WORDS)):
+                for file, inner in self._files.listing(directory):
+                    if inner != "directory" and file.endswith((paths.LINES, paths.WORDS)):
                         self._files.unlink(os.path.join(directory, file))
                         given = True
             if given:

@@ -51,7 +51,7 @@ class Ignored(dict[str, int]):
         if not others_may_write(files, path):
             return
         owners = dict[str, int]()
-        for name, _ in files.listing(path):
+        for name in files.names(path):
             with contextlib.suppress(OSError):  # it was removed meanwhile
                 owners[name] = files.file_stat(os.path.join(path, name)).st_uid
         counting = {0, files.file_stat(path).st_uid, os.geteuid()}

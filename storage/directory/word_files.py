@@ -237,7 +237,7 @@ def _bases(log: Log) -> set[int | None]:
 
 def _names(log: Log, cache: str | None) -> set[str]:
     try:
-        return {name for name, _ in log.files.scan(cache or log.directory)}
+        return set(log.files.names(cache or log.directory))
     except FileNotFoundError:
         return set()
 

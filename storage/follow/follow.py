@@ -270,12 +270,12 @@ class LogFollower:
     def _names(self) -> list[str]:
         """Return all file names at one moment, sorted. Errors: FileReplaced if they are in flux."""
 
-        def scan() -> list[str]:
-            found = self.log.files.scan(self.log.directory)
-            return sorted(name for name, is_directory in found if not is_directory)
+        def files() -> list[str]:
+            found = self.log.files.listing(self.log.directory)
+            return sorted(name for name, kind in found if kind != "directory")
 
-        names = scan()
-        if len(names) > _LISTED_AT_ONCE and scan() != names:
+        names = files()
+        if len(names) > _LISTED_AT_ONCE and files() != names:
             raise FileReplaced
         return names
 

@@ -212,9 +212,10 @@ class DirectoryFollower:
         because the topic was created again (`TOPIC.ID-N`).
         """
         kept = f"{follower.log.topic}."
-        for name, is_directory in self._files.scan(self._manager.path):
-            aside = paths.parse_aside_directory(name) if is_directory else None
-            if aside is not None or (is_directory and name.startswith(kept)):
+        for name, kind in self._files.listing(self._manager.path):
+            if kind != "directory":
+                continue
+            if name.startswith(kept) or paths.parse_aside_directory(name) is not None:
                 directory = os.path.join(self._manager.path, name)
                 if self._identity(directory) == follower.directory:
                     return directory

@@ -269,7 +269,7 @@ class LogTail:
 
     def producers_of(self, segments: Iterable[Segment]) -> ProducerState:
         """Return the state of the producers at the end of `segments`, the first ones of the log."""
-        names = {name for name, _ in self.log.files.scan(self.log.directory)}
+        names = set(self.log.files.names(self.log.directory))
         return replay(self.files_of_log(), [Loaded(each) for each in segments], names)[0]
 
     def files_of_log(self, log_start: int = 0) -> PartitionFiles:

@@ -519,7 +519,7 @@ class _Handover:
         """Return the bytes of each log in a partition's directory, by base offset."""
         return {
             base: self.files.file_stat(os.path.join(directory, name)).st_size
-            for name, _ in self.files.scan(directory)
+            for name in self.files.names(directory)
             if name.endswith(paths.LOG) and (base := paths.base_offset_of(name)) is not None
         }
 
@@ -599,13 +599,13 @@ class _Handover:
         self.files.sync_directory(self.broker)
 
     def _let_start(self) -> None:
-        for name, _ in self.files.scan(self.unfinished):
+        for name in self.files.names(self.unfinished):
             self.files.unlink(os.path.join(self.unfinished, name))
         self.files.rmdir(self.unfinished)
 
     def _empty(self, directory: str) -> None:
-        for name, is_directory in self.files.scan(directory):
-            if not is_directory and name != paths.PARTITION_METADATA:
+        for name, kind in self.files.listing(directory):
+            if kind != "directory" and name != paths.PARTITION_METADATA:
                 self.files.unlink(os.path.join(directory, name))
 
     def _fill(self, log: Log) -> Handed:

@@ -176,7 +176,7 @@ def _to_be_cut(log: Log) -> Iterator[_CutBytes]:
     """
     sizes = {segment.base_offset: segment.size for segment in log.segments}
     first = min(sizes)
-    names = [name for name, _ in log.files.scan(log.directory) if name.endswith(paths.LOG)]
+    names = [name for name in log.files.names(log.directory) if name.endswith(paths.LOG)]
     for base, name in sorted((paths.base_offset_of(name), name) for name in names):
         if base is None or base < first:
             continue

@@ -86,8 +86,8 @@ class ProducerSnapshots:
         self.write(end, log.producers.encode())
         self.newest_offset = end
         keep = {end, *(segment.base_offset for segment in log.segments)}
-        for name, is_directory in log.files.scan(log.directory):
-            if name.endswith(paths.SNAPSHOT) and not is_directory:
+        for name, kind in log.files.listing(log.directory):
+            if name.endswith(paths.SNAPSHOT) and kind != "directory":
                 offset = paths.base_offset_of(name)
                 if offset is not None and offset not in keep:
                     log.files.unlink(os.path.join(log.directory, name))

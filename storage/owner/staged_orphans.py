@@ -75,8 +75,8 @@ def _is_kept(log: Log, name: str, under_way: UnderWay) -> bool:
 def _old(log: Log, before_ns: int) -> list[tuple[str, int]]:
     """Return (path, size) of a partition's staged files that were written before that time."""
     found = []
-    for name, is_directory in log.files.scan(log.directory):
-        if parse_name(name) is None or is_directory:
+    for name, kind in log.files.listing(log.directory):
+        if parse_name(name) is None or kind == "directory":
             continue
         path = os.path.join(log.directory, name)
         with contextlib.suppress(FileNotFoundError):

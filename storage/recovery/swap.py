@@ -63,7 +63,7 @@ def undo(files: Files, directory: str) -> None:
     """Remove the `.cleaned` and `.swap` files of a swap that is not carried out, whichever of them
     an error has left. Errors: OSError; the caller has to call it again.
     """
-    names = [name for name, _ in files.scan(directory)]
+    names = files.names(directory)
     made = [_between(names, 0, paths.MAX_OFFSET, end) for end in (paths.CLEANED, paths.SWAP)]
     first = min((paths.base_offset_of(name) or 0 for name in set().union(*made)), default=0)
     lowest, decided = (_between(some, first, first + 1) for some in made)
@@ -93,7 +93,7 @@ def replace_closed(files: Files, directory: str, bases: Collection[int]) -> None
     decide(files, directory, new)
     old = [
         os.path.join(directory, name)
-        for name, _ in files.scan(directory)
+        for name in files.names(directory)
         if name.endswith(_REPLACED) and paths.base_offset_of(name) in bases
     ]
     for path in old:

@@ -109,8 +109,8 @@ def cut_files(files: Files, directory: str, kind: str = paths.CUT) -> list[str]:
     """Return the paths of everything that was cut out of a partition's log, in log order."""
     names = [
         name
-        for name, is_directory in files.scan(directory)
-        if name.endswith(kind) and not is_directory and paths.base_offset_of(name) is not None
+        for name, found in files.listing(directory)
+        if name.endswith(kind) and found != "directory" and paths.base_offset_of(name) is not None
     ]
     return [os.path.join(directory, name) for name in sorted(names, key=_log_order)]
 

@@ -87,7 +87,7 @@ class Metadata:
 
 def read_metadata(files: Files, directory: str) -> Metadata:
     """Read the log in `directory`. Errors: CorruptRecord with path and position, OSError."""
-    names = [name for name, is_directory in files.scan(directory) if not is_directory]
+    names = [name for name, kind in files.listing(directory) if kind != "directory"]
     replay = _Replay()
     # By end offset, then by epoch, as their digits compare.
     snapshot = max((name for name in names if _CHECKPOINT.fullmatch(name)), default=None)

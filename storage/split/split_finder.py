@@ -184,7 +184,7 @@ class Finder:
         patience = Patience()
         while True:
             try:
-                names = [name for name, _ in self._files.scan(directory)]
+                names = self._files.names(directory)
             except FileNotFoundError:
                 raise UnknownTopicOrPartition(
                     "the partition no longer exists", path=directory

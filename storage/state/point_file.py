@@ -202,8 +202,8 @@ def names(files: Files, data_dir: str) -> list[str]:
     """Return the names of the points of a data directory: those of times first. Errors: OSError."""
     found = (
         name.removeprefix(paths.POINT)
-        for name, is_directory in files.scan(data_dir)
-        if name.startswith(paths.POINT) and not is_directory
+        for name, kind in files.listing(data_dir)
+        if name.startswith(paths.POINT) and kind != "directory"
     )
     return sorted(filter(_NAME.fullmatch, found), key=lambda name: (time_of(name) is None, name))
 

@@ -125,7 +125,7 @@ def _find(targets: Iterable[str], files: Files) -> dict[str, set[int] | None]:
 def _bases(files: Files, directory: str) -> list[int]:
     return sorted(
         base
-        for name, _ in files.scan(directory)
+        for name in files.names(directory)
         if name.endswith(paths.LOG) and (base := paths.base_offset_of(name)) is not None
     )
 

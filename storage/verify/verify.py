@@ -115,7 +115,7 @@ def log_bytes(path: str, files: Files | None = None, wanted: Wanted | None = Non
     for directory in _partitions(path, files, wanted):
         # It was deleted meanwhile, or is no directory.
         with contextlib.suppress(FileNotFoundError, *_NO_DIRECTORY):
-            for file, _ in files.scan(directory):
+            for file in files.names(directory):
                 if paths.is_log(file):
                     total += files.file_stat(os.path.join(directory, file)).st_size
     return total
@@ -160,8 +160,8 @@ def verify(
     if partitions == [path]:
         return _Directory(os.path.dirname(path), files, progress, read_ahead).run(partitions)
     directory = _Directory(path, files, progress, read_ahead)
-    for name, is_directory in sorted(files.scan(path)):
-        if not is_directory:
+    for name, kind in sorted(files.listing(path)):
+        if kind != "directory":
             if wanted is None:
                 directory.name_left_over(path, name)
         elif paths.parse_partition_directory(name) is None and name not in paths.BROKERS_OWN:
@@ -306,7 +306,7 @@ class _Directory:
         name = os.path.basename(directory)
         key = paths.parse_partition_directory(name) or (name, -1)
         try:
-            names = sorted(name for name, _ in self.files.scan(directory))
+            names = sorted(self.files.names(directory))
         except FileNotFoundError:
             if self.is_live:
                 return None

@@ -334,7 +334,7 @@ class SimulatedDisk(Files):
         return super().file_stat(path)
 
     def listing(self, path: str) -> list[tuple[str, Kind]]:
-        self._enter("scan", path)
+        self._enter("listing", path)
         return super().listing(path)
 
     def rename(self, source: str, target: str) -> None:

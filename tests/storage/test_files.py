@@ -141,7 +141,7 @@ def test_other_errors_of_reading_without_waiting_are_errors(tmp_path: Path) -> N
 def test_names(tmp_path: Path) -> None:
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     files.mkdir(a, 0o755)
-    assert files.scan(str(tmp_path)) == [("a", True)]
+    assert files.names(str(tmp_path)) == ["a"]
     files.close(files.open(os.path.join(a, "f"), CREATE))
     files.rename(a, b)
     files.sync_directory(str(tmp_path))
@@ -151,9 +151,9 @@ def test_names(tmp_path: Path) -> None:
     assert files.file_stat(os.path.join(b, "f")).st_mtime_ns == 1_700_000_000_123_456_789
     files.unlink(os.path.join(b, "f"))
     files.rmdir(b)
-    assert files.scan(str(tmp_path)) == []
+    assert files.names(str(tmp_path)) == []
     with pytest.raises(FileNotFoundError):
-        files.scan(a)
+        files.names(a)
 
 
 @pytest.mark.parametrize(("directory", "file"), [(0o755, 0o644), (0o750, 0o640), (0o700, 0o600)])
@@ -191,7 +191,7 @@ def test_replace_atomically(tmp_path: Path) -> None:
     files.replace_atomically(path, b"one")
     files.replace_atomically(path, b"two", sync=False)
     assert files.read_whole(path) == b"two"
-    assert files.scan(str(tmp_path)) == [("f", False)]
+    assert files.names(str(tmp_path)) == ["f"]
     with pytest.raises(FileNotFoundError):
         files.read_whole(str(tmp_path / "none"))
 
@@ -211,17 +211,17 @@ def test_a_failed_replacement_leaves_the_old_file_alone(tmp_path: Path) -> None:
     (target / "inside").touch()
     with pytest.raises(OSError, match="directory"):
         files.replace_atomically(str(target), b"data")
-    assert files.scan(str(tmp_path)) == [("f", True)]
+    assert files.names(str(tmp_path)) == ["f"]
 
 
 def test_an_interrupt_leaves_no_temporary_file(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), files.replacing(str(tmp_path / "f")):
         raise KeyboardInterrupt
-    assert files.scan(str(tmp_path)) == []
+    assert files.names(str(tmp_path)) == []
 
 
 def test_running_out_of_descriptors_names_the_limit(tmp_path: Path, few_descriptors: int) -> None:
-    for use in (files.scan, files.sync_directory, files.read_whole, files.lock):
+    for use in (files.listing, files.sync_directory, files.read_whole, files.lock):
         with pytest.raises(
             OSError, match=rf"may open {few_descriptors} files \(RLIMIT_NOFILE\)"
         ) as e:

@@ -195,7 +195,7 @@ class _Segments:
 
         directory = os.path.join(self._data_dir, paths.partition_directory(topic, number))
         try:
-            bases = paths.log_bases(name for name, _ in self._files.scan(directory))
+            bases = paths.log_bases(self._files.names(directory))
             logs = (os.path.join(directory, paths.file_name(base, paths.LOG)) for base in bases)
             sizes = [self._files.file_stat(log).st_size for log in logs]
         except OSError:

@@ -113,7 +113,7 @@ def _show(address: Address, out: Output) -> None:
     from storage.settings.settings import Settings
 
     files = Files(address.data_dir)
-    files.scan(address.data_dir)
+    files.names(address.data_dir)
     settings = Settings(files, address.data_dir)
     if address.places:
         topic = address.topic()

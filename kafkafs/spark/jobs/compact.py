@@ -193,7 +193,7 @@ class Compaction:
         for directory in self._directories:
             with suppress(OSError):
                 files = Files(os.path.dirname(directory))
-                for name, _ in files.scan(directory):
+                for name in files.names(directory):
                     staged = parse_name(name)
                     if staged is not None and staged.query.endswith(f".{self.job}"):
                         files.unlink(os.path.join(directory, name))

@@ -248,10 +248,10 @@ def _remove_all(path: str, query: str, batch: int) -> None:
     """
     files = Files(path)
     with contextlib.suppress(OSError):
-        for directory, is_directory in files.scan(path):
-            if not is_directory or not paths.is_partition_directory(directory):
+        for directory, kind in files.listing(path):
+            if kind != "directory" or not paths.is_partition_directory(directory):
                 continue
-            for name, _ in files.scan(os.path.join(path, directory)):
+            for name in files.names(os.path.join(path, directory)):
                 parsed = parse_name(name)
                 if parsed is not None and parsed.query == query and parsed.batch <= batch:
                     files.unlink(os.path.join(path, directory, name))

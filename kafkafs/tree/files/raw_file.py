@@ -112,7 +112,7 @@ def _replacement(log: Log, name: str) -> str | None:
 
 def names(log: Log) -> list[str]:
     """The names of all files that `.raw/N` has."""
-    found = {name for name, _ in log.files.scan(log.directory)}
+    found = set(log.files.names(log.directory))
     for segment in log.segments:
         if segment.suffix == paths.SWAP:
             ours = (paths.file_name(segment.base_offset, kind) for kind in _SHOWN)

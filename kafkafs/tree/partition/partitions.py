@@ -92,7 +92,7 @@ class Partitions(LogListener[Log]):
         if cache is not None:
             with contextlib.suppress(OSError):
                 os.makedirs(cache, mode=0o700, exist_ok=True)
-                names = [name for name, _ in log.files.scan(cache)]
+                names = log.files.names(cache)
                 for name in names:
                     if name.endswith(paths.DELETED):
                         log.files.unlink(os.path.join(cache, name))

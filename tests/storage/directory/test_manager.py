@@ -231,10 +231,10 @@ def test_a_file_that_cannot_be_removed_keeps_no_other(tmp_path: Path) -> None:
 class Vanishing(Files):
     """A directory in which another process removes a file while it is being removed."""
 
-    def scan(self, path: str) -> list[tuple[str, bool]]:
-        found = super().scan(path)
+    def names(self, path: str) -> list[str]:
+        found = super().names(path)
         if path.endswith("-delete"):
-            os.unlink(os.path.join(path, found[0][0]))
+            os.unlink(os.path.join(path, found[0]))
         return found
 
 
