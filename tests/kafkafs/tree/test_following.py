@@ -45,6 +45,13 @@ class Beside:
         self.tree = Tree(self.broker.data, self.options)
         return self.tree
 
+    @contextlib.contextmanager
+    def mounted(self) -> Iterator[Tree]:
+        try:
+            yield self.mount()
+        finally:
+            self.tree.stop()
+
     def size(self, node: Node) -> int:
         return self.tree.attributes(node).size
 
@@ -52,9 +59,8 @@ class Beside:
 @pytest.fixture
 def beside(home: Path) -> Iterator[Beside]:
     beside = Beside(home / "data")
-    beside.mount()
-    yield beside
-    beside.tree.stop()
+    with beside.mounted():
+        yield beside
 
 
 def changes(partition: BrokerPartition) -> list[Callable[[], None]]:
@@ -625,17 +631,17 @@ def test_transactions_below_the_high_watermark(
     ended = Ended(broker, rolls, commit=commit)
     broker.write_high_watermark(ended.partition, ended.ends[first][0])
     tree = Tree(home / "data", UNTIL)
-    with contextlib.closing(_Stop(tree)):
-        node = tree.file()
-        handle = tree.open(node)
-        for end, stable, shown in ended.ends[first:]:
-            broker.write_high_watermark(ended.partition, end)
-            assert tree.attributes(node).size == len(shown)
-            assert tree.log().log_end_offset == end
-            assert tree.log().last_stable_offset == stable
-            assert read(handle) == shown
-            assert tree.read("t/0") == shown
-            assert tree.file() is node
+    node = tree.file()
+    handle = tree.open(node)
+    for end, stable, shown in ended.ends[first:]:
+        broker.write_high_watermark(ended.partition, end)
+        assert tree.attributes(node).size == len(shown)
+        assert tree.log().log_end_offset == end
+        assert tree.log().last_stable_offset == stable
+        assert read(handle) == shown
+        assert tree.read("t/0") == shown
+        assert tree.file() is node
+    tree.stop()
 
 
 @pytest.mark.parametrize("plain", [[], [b"before"], [b"after"], [b"before", b"after"]])
@@ -652,8 +658,7 @@ def test_a_marker_is_removed_before_it_was_read(
     beside = Beside(home / "data", UNTIL if is_behind else FOLLOWING)
     partition = beside.partition
     beside.broker.write_high_watermark(partition, 2)
-    tree = beside.mount()
-    with contextlib.closing(_Stop(tree)):
+    with beside.mounted() as tree:
         node = tree.file()
         handle = tree.open(node)
         producer = Producer(7, transactional=True)
@@ -698,8 +703,7 @@ def test_a_replica_has_gaps_of_its_leader_above_the_high_watermark(
     beside = Beside(home / "data", UNTIL)
     partition = beside.partition
     beside.broker.write_high_watermark(partition, 1 + is_open)
-    tree = beside.mount()
-    with contextlib.closing(_Stop(tree)):
+    with beside.mounted() as tree:
         producer = Producer(7, transactional=True)
         if is_open:
             partition.put(producer.batch(b"unread"), b"unread")
@@ -817,8 +821,7 @@ def test_a_broker_that_starts_after_the_mount_is_followed(
 ) -> None:
     """The mount has been at rest: only the start of the broker ends the time of attributes."""
     beside = Beside(home / "data", MountOptions(read_only=True))
-    tree = beside.mount()
-    with contextlib.closing(_Stop(tree)):
+    with beside.mounted() as tree:
         node = tree.file()
         assert tree.attributes(node).attr_timeout > 0
         beside.partition.append(b"one")
@@ -832,11 +835,6 @@ def test_a_broker_that_starts_after_the_mount_is_followed(
         tree.rest()
         attributes = tree.attributes(node)
         assert (attributes.attr_timeout, attributes.entry_timeout) == (0, 0)
-
-
-class _Stop:
-    def __init__(self, tree: Tree) -> None:
-        self.close = tree.stop
 
 
 # -- over remounts -------------------------------------------------------------------------------
@@ -905,8 +903,7 @@ def test_a_name_leads_to_what_a_killed_broker_has_left(home: Path, end: int) -> 
         partition.append(value, value)
         partition.roll()
     beside.broker.write_high_watermark(partition, end)
-    tree = beside.mount()
-    with contextlib.closing(_Stop(tree)):
+    with beside.mounted() as tree:
         for first in (0, 0, 0, 1, 2):
             partition.clean(1, lambda offset, _: offset % 2 == 0, first)
         shown = tree.read("t/0")
@@ -933,9 +930,9 @@ def test_an_inode_never_shows_two_histories(
         patch.setenv("XDG_CACHE_HOME", str(base / "cache"))
         patch.setattr(os, "geteuid", lambda: 1000)
         beside = Beside(base / "data")
-        tree, partition = beside.mount(), beside.partition
-        opened = [Shown(tree)]
-        with contextlib.closing(_Stop(tree)):
+        partition = beside.partition
+        with beside.mounted() as tree:
+            opened = [Shown(tree)]
             for name, number, look in operations:
                 if name == "append":
                     partition.append(*[b"%d" % (partition.next_offset + n) for n in range(number)])
