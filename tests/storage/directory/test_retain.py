@@ -374,7 +374,16 @@ def test_a_policy_must_be_there_when_it_is_set_and_when_it_is_loaded(tmp_path: P
     with opened(tmp_path) as manager:
         log = segmented(manager, kafkafs_retention_policy="mtime:7")
         assert log.config.kafkafs_retention_policy == "mtime:7"
-        for text in ("mtime", "mtime:x", "none", "kafka:1"):
+        for text in (
+            "mtime",
+            "mtime:",
+            "mtime:-1",
+            "mtime:1w",
+            "mtime:x",
+            "none",
+            "kafka:",
+            "kafka:1",
+        ):
             with pytest.raises(InvalidConfig, match="retention policy"):
                 manager.change_topic_settings("t", {"kafkafs.retention.policy": text})
         assert log.config.kafkafs_retention_policy == "mtime:7"

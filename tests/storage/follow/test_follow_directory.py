@@ -201,19 +201,6 @@ def test_a_deleted_topic_lets_go_of_segments_that_had_left_before(followed: Foll
     assert not any(segment.is_open for segment in segments)
 
 
-def test_a_topic_of_the_same_name_is_another(followed: Followed) -> None:
-    old = followed.broker.partition()
-    old.append(b"old")
-    follower = followed.open()
-    log = followed.manager.log("t", 0)
-    followed.broker.delete(old)
-    followed.broker.partition().append(b"new")
-    (appeared,) = follower.look_for_partitions()
-    assert appeared.topic_id != log.topic_id
-    assert values(followed.manager.log("t", 0)) == [b"new"]
-    assert values(log) == [b"old"]
-
-
 @pytest.mark.parametrize("name", ["t.ID-0", "t-0.0123456789abcdef0123456789abcdef-delete"])
 def test_a_renamed_directory_can_be_read_for_a_while(followed: Followed, name: str) -> None:
     """Also through files that were not open."""

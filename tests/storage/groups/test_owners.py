@@ -21,11 +21,6 @@ def owners(path: Path) -> GroupOwners:
     return GroupOwners(files, str(path))
 
 
-def test_nobody_has_a_group_at_first(tmp_path: Path) -> None:
-    assert owners(tmp_path).get("g") is None
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("name", ["g", "a b", 'quo"te', "back\\slash", "line\nend", "é", "\udcff"])
 def test_what_is_set_is_kept(tmp_path: Path, name: str) -> None:
     owners(tmp_path).set(name, OWNER, set())

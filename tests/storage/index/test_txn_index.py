@@ -129,14 +129,6 @@ def test_a_cut_that_was_refused_is_made_up_for(tmp_path: Path) -> None:
     assert (tmp_path / "x.txnindex").read_bytes() == encode([entry(3)])
 
 
-def test_a_reader_changes_no_file(tmp_path: Path) -> None:
-    reader = index(tmp_path, writable=False)
-    reader.observe(entry(3))
-    reader.observe(entry(3))
-    assert reader.entries == (entry(3),)
-    assert not (tmp_path / "x.txnindex").exists()
-
-
 def test_what_another_process_has_cut_is_written_again(tmp_path: Path) -> None:
     made = index(tmp_path)
     entries = tuple(entry(last) for last in (3, 6, 9))

@@ -12,8 +12,6 @@ import pytest
 
 from storage import LogManager
 from storage.errors import (
-    LogClosed,
-    ReadOnlyLog,
     SegmentGone,
 )
 from storage.files import Files
@@ -283,19 +281,6 @@ def test_a_log_on_a_file_system_that_becomes_read_only_can_be_read(tmp_path: Pat
         files.is_read_only = False
         append(log, b"b")
         assert values(log) == [b"a", b"b"]
-
-
-def test_closed_and_read_only_logs_refuse(tmp_path: Path) -> None:
-    with opened_log(tmp_path) as log:
-        append(log, b"a")
-    with pytest.raises(LogClosed):
-        append(log, b"b")
-    with LogManager.open(str(tmp_path), read_only=True) as manager:
-        with pytest.raises(ReadOnlyLog):
-            append(manager.log("t", 0), b"b")
-        with pytest.raises(ReadOnlyLog):
-            manager.create_topic("u")
-        assert values(manager.log("t", 0)) == [b"a"]
 
 
 def test_batches_carry_the_last_leader_epoch(tmp_path: Path) -> None:

@@ -246,14 +246,6 @@ def test_files_by_their_mtime(argument: str, age_ms: int, goes: bool) -> None:
     assert going(log._replace(log_start_offset=10), compacted) == [0]
 
 
-@pytest.mark.parametrize(
-    "text", ["mtime", "mtime:", "mtime:-1", "mtime:1w", "kafka:", "kafka:1", "none"]
-)
-def test_no_such_policy(text: str) -> None:
-    with pytest.raises(InvalidConfig, match="retention policy"):
-        find_policy(text)
-
-
 SOMEBODYS = '''
 from storage.retention.retention import Doomed, oldest_while
 

@@ -17,7 +17,6 @@ from kafkafs.mount_options import MountOptions
 from kafkafs.tree.append.lines_handle import UNSPLIT_BYTES
 from kafkafs.tree.handles import Handle
 from storage.errors import InvalidRecord, LogClosed, ReadOnlyLog, RecordTooLarge
-from storage.segment.reader import SegmentReader
 from storage.task import Task
 from storage.waiting import at_once
 from tests.kafkafs.tree.append.test_batches_handle import FullFiles
@@ -39,24 +38,6 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
 def handle(tree: Tree) -> Handle:
     tree.file()
     return tree.open("t/0", APPEND)
-
-
-def test_each_complete_line_is_a_record(tree: Tree, handle: Handle) -> None:
-    assert handle.write(0, b"a\n\nc\n") == 5
-    assert values(tree.log()) == [b"a", b"", b"c"]
-    assert len(list(SegmentReader(tree.log().active).batches())) == 1, "one batch"
-
-
-def test_the_rest_waits_for_the_next_write(tree: Tree, handle: Handle) -> None:
-    assert handle.write(0, b"a\nb") == 3
-    assert values(tree.log()) == [b"a"]
-    assert handle.write(3, b"c") == 1
-    assert handle.write(4, b"d\ne\nf") == 5
-    assert values(tree.log()) == [b"a", b"bcd", b"e"]
-    handle.release()
-    assert values(tree.log()) == [b"a", b"bcd", b"e", b"f"]
-    handle.release()
-    assert len(values(tree.log())) == 4
 
 
 def test_flush_only_checks(tree: Tree, handle: Handle) -> None:

@@ -161,17 +161,6 @@ def test_no_cleanup_policy_can_be_set_and_copied(tree: Tree) -> None:
     assert tree.log("u").config.cleanup_policy == ("delete",)
 
 
-def test_a_policy_of_retention_that_there_is_not(tree: Tree) -> None:
-    handle = tree.open("t/.config", APPEND)
-    for wrong in (b"nobody's", b"nobodys", b"kafka:5", b"mtime:soon"):
-        with pytest.raises(InvalidConfig):
-            handle.write(0, b"kafkafs.retention.policy=" + wrong + b"\n")
-    assert overrides(tree) == {}
-    assert "unknown retention policy 'nobodys'" in tree.events()
-    handle.write(0, b"kafkafs.retention.policy=kafka\n")
-    assert overrides(tree) == {"kafkafs.retention.policy": "kafka"}
-
-
 def test_one_topics_file_can_be_appended_to_anothers(tree: Tree) -> None:
     tree.mkdir("u")
     tree.manager.change_topic_settings("t", {"segment.ms": "5000"})

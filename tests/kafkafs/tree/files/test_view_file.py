@@ -39,27 +39,6 @@ def check_everywhere(handle: Handle, expected: bytes) -> None:
 # -- reading and sizes ---------------------------------------------------------------------------
 
 
-def test_shows_values_as_lines(tree: Tree) -> None:
-    append(tree.log(), b"one", None, b"two\nlines", b"")
-    file = tree.file()
-    assert tree.read(file) == b"one\n\ntwo\nlines\n\n"
-    assert tree.attributes(file).size == 16
-
-
-def test_a_remounted_partition_has_the_same_inode_and_size(tmp_path: Path) -> None:
-    with a_tree(tmp_path / "data") as tree:
-        tree.mkdir("t")
-        file = tree.file()
-        for _ in range(3):
-            tree.append(file, lines(0, 50))
-            tree.roll()
-        before = tree.attributes(file)
-    with a_tree(tmp_path / "data") as tree:
-        after = tree.attributes(tree.file())
-        assert (after.inode, after.size) == (before.inode, before.size)
-        check_everywhere(tree.open("t/0"), lines(0, 50) * 3)
-
-
 def test_measured_anew_where_the_view_indexes_are_lost(tmp_path: Path) -> None:
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t")
