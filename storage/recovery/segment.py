@@ -318,7 +318,7 @@ class SegmentLoader:
         if self.following is not None and rebuild.next_offset == self.following:
             # (If a batch follows, the base offset of one of the two is wrong.)
             source = FileSource(self.files, self.fd, self.segment.log_path)
-            if sound_batch(source, position, self.size) is None:
+            if sound_batch(source.read_at, position, self.size) is None:
                 return position
         if self.listed is not None and position <= self.listed.size < self.size:
             return self.listed.size
@@ -710,7 +710,7 @@ class SegmentLoader:
             relative, position = OFFSET.entry.unpack_from(data, at)
             offset = self.segment.base_offset + relative
             if offset >= next_offset and position > end:
-                header = sound_batch(source, position, self.size)
+                header = sound_batch(source.read_at, position, self.size)
                 if header is not None and header.base_offset <= offset <= header.last_offset:
                     entries += OFFSET.entry.pack(relative, position)
                     next_offset, end = offset + 1, position
@@ -760,7 +760,8 @@ def reaches(segment: Segment, offset: int) -> bool:
                 for at, header in batches(source, position):
                     # Damage may change an offset.
                     is_reached = (
-                        header.last_offset >= offset and sound_batch(source, at, size) is not None
+                        header.last_offset >= offset
+                        and sound_batch(source.read_at, at, size) is not None
                     )
                 if position and header_at(files, fd, position) is not None:
                     return is_reached

@@ -22,7 +22,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from storage import paths
-from storage.byte_source import ByteSource
 from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.record._batch import proven_size, walk_batches
@@ -34,6 +33,7 @@ from storage.record.header import (
     MAGIC_POSITION,
     SMALLEST_SIZE,
     BatchHeader,
+    Buffer,
     parse_header,
     size_at,
 )
@@ -92,20 +92,21 @@ def check_file(files: Files, path: str, part: Part, task: Task) -> Check:
         source.close()
 
 
-def sound_batch(source: ByteSource, position: int, end: int) -> BatchHeader | None:
+def sound_batch(read: Callable[[int, int], Buffer], position: int, end: int) -> BatchHeader | None:
     """Return the header of the batch at `position`, if a sound one lies there before `end`.
 
+    `read(position, size)` reads the log; a result is used before the next call.
     If a batch has more than 16 MiB, only the header is read. Errors: OSError.
     """
     try:
-        header = parse_header(source.read_at(position, max(min(HEADER_SIZE, end - position), 0)))
+        header = parse_header(read(position, max(min(HEADER_SIZE, end - position), 0)))
     except CorruptRecord:
         return None
     if header.size > end - position:
         return None
     if header.size > CHECKED_BYTES:
         return header
-    batch = source.read_at(position, header.size)
+    batch = read(position, header.size)
     taken = walk_batches(batch, len(batch), max(header.base_offset, 0), 0, paths.MAX_OFFSET)[0]
     return header if taken == header.size else None
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TypeVar
 
 from storage.errors import CorruptRecord
@@ -420,12 +421,11 @@ class SegmentReader:
         largest, offset = segment.time_index.lookup(timestamp_ms)
         if largest < 0:
             return 0
-        if not segment.writable:
-            # In a directory that this process may not repair, the entry may be wrong.
+        # The entries have no checksum: one counts only if its batch exists.
+        found = None
+        with suppress(CorruptRecord):
             found = self.locate(offset)
-            if found is None or found[1].max_timestamp != largest:
-                return 0
-        return segment.position_before(offset)
+        return found[0] if found is not None and found[1].max_timestamp == largest else 0
 
     def shared_form(self, data: Buffer, at: int, end: int, position: int) -> Form:
         """Return the plain form of the batch at `data[at:end]` (`Segment.expand`), which lies at

@@ -41,7 +41,7 @@ from storage.segment.checked_ranges import CheckedRanges
 from storage.segment.cut import cut_tail
 from storage.segment.damage import Damage, Damages
 from storage.segment.summary import SegmentSummary
-from storage.segment.walk import sealed_indexes
+from storage.segment.walk import buffered, sealed_indexes
 from storage.settings.config import LogConfig
 from storage.waiting import before_waiting
 
@@ -769,25 +769,29 @@ class Segment:
     def position_before(self, offset: int) -> int:
         """Return the start of a batch, at or before the first one whose last offset is ≥ `offset`.
 
-        It comes from the index. In a directory that this process may not repair, an entry counts
-        only if it can be the entry of the batch at its position.
+        It comes from the index, whose entries have no checksum: an entry counts only if it can be
+        the entry of the batch at its position. Errors: BlockingIOError, SegmentGone, OSError.
         """
         indexed, position = self.offset_index.lookup(offset)
-        if position and not self.writable and not self.can_name(indexed, position):
+        if position and not self.can_name(indexed, position):
             return 0
         return position
 
     def can_name(self, offset: int, position: int) -> bool:
-        """Return whether a sound batch lies at `position` that can have an entry for `offset`."""
+        """Return whether a sound batch lies at `position` that can have an entry for `offset`.
+        Errors: BlockingIOError if the caller may not wait.
+        """
         try:
-            source = self.source()
-            header = sound_batch(source, position, self.size)
+            read = buffered(self.disk, self.log_fd()).read
+            header = sound_batch(read, position, self.size)
             if header is None:
                 return False
             first = header.base_offset
             if header.is_wrapper:
                 # The entries of brokers before 0.11 may have any offset of a set.
-                first = first_offset(source.read_at(position, header.size), header)
+                first = first_offset(read(position, header.size), header)
+        except BlockingIOError:
+            raise
         except (CorruptRecord, OSError):
             return False
         return first <= offset <= header.last_offset

@@ -127,12 +127,10 @@ def _first_since(segment: Segment, timestamp_ms: int) -> int:
             if largest <= 0:
                 # Records without timestamps are in no index. An entry of zeros is a hole.
                 return segment.base_offset
-            if not segment.writable:
-                # The index of a read-only directory was not checked: an entry counts only if its
-                # batch exists.
-                found = SegmentReader(segment).locate(offset)
-                if found is None or found[1].max_timestamp != largest:
-                    return segment.base_offset
+            # The entries have no checksum: one counts only if its batch exists.
+            found = SegmentReader(segment).locate(offset)
+            if found is None or found[1].max_timestamp != largest:
+                return segment.base_offset
             return following
     except (CorruptRecord, SegmentGone):
         # The reader reports missing records, or finds a cleaner's output.

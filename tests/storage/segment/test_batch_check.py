@@ -192,11 +192,11 @@ class Bytes:
 def test_a_sound_batch_is_where_one_begins() -> None:
     first, second = written([10, 20])
     log = Bytes(first + second)
-    header = sound_batch(log, len(first), log.size())
+    header = sound_batch(log.read_at, len(first), log.size())
     assert header is not None
     assert (header.base_offset, header.size) == (BASE + 3, len(second))
     for position in range(log.size() + 100):
-        found = sound_batch(log, position, log.size())
+        found = sound_batch(log.read_at, position, log.size())
         assert (found is not None) == (position in (0, len(first))), position
 
 
@@ -204,15 +204,15 @@ def test_a_sound_batch_is_where_one_begins() -> None:
 def test_no_sound_batch_reaches_beyond_the_end(missing: int) -> None:
     (batch,) = written([10])
     log = Bytes(batch)
-    assert sound_batch(log, 0, log.size() - missing) is None
-    assert sound_batch(Bytes(batch[:-missing]), 0, log.size()) is None
+    assert sound_batch(log.read_at, 0, log.size() - missing) is None
+    assert sound_batch(Bytes(batch[:-missing]).read_at, 0, log.size()) is None
 
 
 @pytest.mark.parametrize("at", [8, 17, 25, 70])
 def test_a_damaged_batch_is_not_sound(at: int) -> None:
     batch = bytearray(written([10])[0])
     batch[at] ^= 1
-    assert sound_batch(Bytes(bytes(batch)), 0, len(batch)) is None
+    assert sound_batch(Bytes(bytes(batch)).read_at, 0, len(batch)) is None
 
 
 def test_of_a_very_large_batch_the_header_has_to_do() -> None:
@@ -226,7 +226,7 @@ def test_of_a_very_large_batch_the_header_has_to_do() -> None:
 
     batch = bytearray(written([10])[0])
     batch[8:12] = (17 << 20).to_bytes(4, "big")
-    assert sound_batch(Sparse(bytes(batch)), 0, 1 << 30) is not None
+    assert sound_batch(Sparse(bytes(batch)).read_at, 0, 1 << 30) is not None
 
 
 class Counted(Buffered):

@@ -287,8 +287,9 @@ def test_every_offset_is_found(segment: Segment) -> None:
     assert last[0] == starts[-1]
 
 
-def test_an_index_that_is_not_ours_counts_where_a_batch_lies_that_it_can_mean(
-    segment: Segment, tmp_path: Path
+@pytest.mark.parametrize("writable", [False, True])
+def test_an_index_counts_where_a_batch_lies_that_it_can_mean(
+    segment: Segment, tmp_path: Path, writable: bool
 ) -> None:
     starts = fill(segment, 12)
     SegmentWriter(segment).seal()
@@ -305,13 +306,37 @@ def test_an_index_that_is_not_ours_counts_where_a_batch_lies_that_it_can_mean(
                 for at in range(0, len(entries), 8)
             )
         )
-        other = Segment(Files(), str(tmp_path), BASE, CONFIG, writable=False)
+        other = Segment(Files(), str(tmp_path), BASE, CONFIG, writable=writable)
         summary = SegmentSummary(segment.size, segment.next_offset, 0, NOW_MS, NOW_MS, BASE)
         other.restore(summary, sealed=True)
         assert (other.position_before(offset) > 0) == (damage == 0)
         found = SegmentReader(other).locate(offset)
         assert found is not None
         assert found[0] == starts[-1]
+        other.close()
+
+
+def test_a_time_entry_counts_if_its_batch_has_this_time(segment: Segment, tmp_path: Path) -> None:
+    starts = fill(segment, 12)
+    SegmentWriter(segment).seal()
+    segment.close()
+    index = tmp_path / f"{BASE:020}.timeindex"
+    entries = index.read_bytes()
+    for late in (0, 4):
+        # The offsets of all entries are wrong by `late`.
+        index.write_bytes(
+            b"".join(
+                entries[at : at + 8]
+                + (int.from_bytes(entries[at + 8 : at + 12], "big") + late).to_bytes(4, "big")
+                for at in range(0, len(entries), 12)
+            )
+        )
+        other = Segment(Files(), str(tmp_path), BASE, CONFIG, writable=True)
+        summary = SegmentSummary(segment.size, segment.next_offset, 0, NOW_MS, NOW_MS, BASE)
+        other.restore(summary, sealed=True)
+        found = [SegmentReader(other).position_before_time(NOW_MS + n) for n in range(12)]
+        assert all(at <= start for at, start in zip(found, starts, strict=True))
+        assert any(found) == (late == 0)
         other.close()
 
 

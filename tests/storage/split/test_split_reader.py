@@ -70,7 +70,9 @@ def test_what_lies_behind_a_split_is_not_looked_at(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [500, 6000, 9800, 9910, 9920, 9930, 12_000, 30_000])
 def test_no_byte_is_read_twice(tmp_path: Path, size: int) -> None:
-    """Also with batches near the size of a window, or larger."""
+    """Also with batches near the size of a window, or larger. Only the first batch of a split is
+    read before, twice: for the two offsets that its index entry may have.
+    """
     with a_log(tmp_path) as log:
         for _ in range(20):
             append(log, bytes(size))
@@ -79,7 +81,8 @@ def test_no_byte_is_read_twice(tmp_path: Path, size: int) -> None:
     for part, share in ((split, 20), (rest, 13)):
         files = CountedReads()
         assert len(read(part, files, 10_000)) == share
-        assert files.log_bytes_read == log.size - part.position
+        checked = 2 * log.size // 20 if part.position else 0
+        assert files.log_bytes_read == log.size - part.position + checked
 
 
 def test_damage(tmp_path: Path) -> None:
