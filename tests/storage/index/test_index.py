@@ -367,16 +367,6 @@ def opened_with(data: bytes) -> list[tuple[int, int]]:
     return [(offset + BASE, position) for offset, position in PAIR.iter_unpack(data)]
 
 
-def test_fullness_of_offsets(tmp_path: Path) -> None:
-    index = opened(tmp_path, base=BASE, max_bytes=23)
-    full = [index.is_full]
-    for number in (1, 2, 3):  # one append may end beyond the edge
-        index.append(BASE + number, number * 10)
-        full.append(index.is_full)
-    assert full == [False, False, True, True]
-    assert index.lookup(1003) == (1003, 30)
-
-
 def test_offsets_and_positions_rise(tmp_path: Path) -> None:
     index = opened(tmp_path, base=BASE)
     index.append(1005, 100)
@@ -494,14 +484,16 @@ def test_records_without_timestamps_have_no_entries(tmp_path: Path) -> None:
     assert index.last_entry == (0, 1006)
 
 
-def test_fullness_keeps_a_slot_for_the_roll(tmp_path: Path) -> None:
-    index = opened(tmp_path, TIME, base=BASE, max_bytes=40)
+@pytest.mark.parametrize(("layout", "max_bytes"), [(OFFSET, 23), (TIME, 40)])
+def test_fullness(tmp_path: Path, layout: Layout, max_bytes: int) -> None:
+    """An index of times keeps a slot for the roll's entry. One append may end beyond the edge."""
+    index = opened(tmp_path, layout, base=BASE, max_bytes=max_bytes)
     full = [index.is_full]
-    for number in (1, 2, 3, 4):  # the roll's entry, and one append may end beyond the edge
-        index.append(number, BASE + number)
+    for number in (1, 2, 3, 4):
+        index.append(BASE + number, BASE + number)
         full.append(index.is_full)
     assert full == [False, False, True, True, True]
-    assert index.lookup(9) == (4, 1004)
+    assert index.lookup(BASE + 9) == (1004, 1004)
 
 
 def test_timestamps_and_offsets_do_not_fall(tmp_path: Path) -> None:

@@ -107,23 +107,17 @@ def test_empty_last_file(tmp_path: Path) -> None:
         assert log.log_end_offset == log.active.base_offset == IDS[2]
 
 
-def test_a_missing_file_is_named(clicks: Path) -> None:
-    files = sorted((clicks / "clicks-0").iterdir())
-    files[1].unlink()
+@pytest.mark.parametrize("change", [None, -1, 1], ids=["missing", "shorter", "longer"])
+def test_a_missing_file_and_one_of_another_size_are_named(clicks: Path, change: int | None) -> None:
+    before, file, following = sorted((clicks / "clicks-0").iterdir())[:3]
+    if change is None:
+        file.unlink()
+    else:
+        os.truncate(file, file.stat().st_size + change)
     with pytest.raises(CorruptRecord) as caught:
         opened(clicks)
-    assert str(files[0]) in str(caught.value)
-    assert str(files[2]) in str(caught.value)
-
-
-@pytest.mark.parametrize("change", [-1, 1])
-def test_a_sealed_file_of_another_size_is_named(clicks: Path, change: int) -> None:
-    files = sorted((clicks / "clicks-0").iterdir())
-    os.truncate(files[1], files[1].stat().st_size + change)
-    with pytest.raises(CorruptRecord) as caught:
-        opened(clicks)
-    assert str(files[1]) in str(caught.value)
-    assert str(files[2]) in str(caught.value)
+    for named in (before if change is None else file, following):
+        assert str(named) in str(caught.value)
 
 
 def test_two_files_of_one_name(tmp_path: Path) -> None:

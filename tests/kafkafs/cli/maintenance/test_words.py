@@ -17,6 +17,7 @@ from storage.log.log import Log
 from storage.words.words import Words
 from tests.fork_server import KAFKAFS
 from tests.kafkafs.cli.conftest import Place, kafkafs
+from tests.storage.directory.test_word_files import left_in, names_of
 from tests.storage.handed import write_broker
 from tests.storage.logs import append, write_settings
 from tests.storage.old_logs import old_file, write_old
@@ -47,14 +48,6 @@ def words(*given: object) -> dict[str, Any]:
     assert ran.returncode == 0, ran.stderr
     found: dict[str, Any] = json.loads(ran.stdout)["result"]["partitions"][0]
     return found
-
-
-def left_in(directory: Path | str) -> list[str]:
-    return sorted(name for name in os.listdir(directory) if ".words" in name or ".tmp" in name)
-
-
-def names_of(*bases: int) -> list[str]:
-    return [paths.file_name(base, ".words") for base in bases]
 
 
 def are_valid(data: Path, directory: Path | str) -> bool:
