@@ -53,22 +53,17 @@ def test_by_age(tmp_path: Path) -> None:
             path.unlink()
 
 
-def test_how_old_is_a_setting(tmp_path: Path) -> None:
-    write_settings(tmp_path, kafkafs_staged_retention_ms=1000)
+@pytest.mark.parametrize(
+    ("retention_ms", "age_ms", "goes"),
+    [(1000, 1000, False), (1000, 1001, True), (-1, 1000 * DAY_MS, False)],
+)
+def test_how_old_is_a_setting(tmp_path: Path, retention_ms: int, age_ms: int, goes: bool) -> None:
+    write_settings(tmp_path, kafkafs_staged_retention_ms=retention_ms)
     with opened(tmp_path) as manager:
         manager.create_topic("t", 1)
-        left(tmp_path / "t-0" / STAGED, 1001)
-        left(tmp_path / "t-0" / "q-2-0-0.staged", 1000)
-        assert removed(manager).files == 1
-
-
-def test_never(tmp_path: Path) -> None:
-    write_settings(tmp_path, kafkafs_staged_retention_ms=-1)
-    with opened(tmp_path) as manager:
-        manager.create_topic("t", 1)
-        path = left(tmp_path / "t-0" / STAGED, 1000 * DAY_MS)
-        assert removed(manager) == Removed()
-        assert path.exists()
+        path = left(tmp_path / "t-0" / STAGED, age_ms)
+        assert removed(manager).files == goes
+        assert path.exists() != goes
 
 
 def test_not_what_is_asked_for(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from storage.files import Files
 from storage.owner import request_kinds as kinds
 from storage.owner.request_kinds import ADOPT, encode
 from storage.segment.reader import SegmentReader
-from storage.task import Task
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, write
 from tests.storage.staging import left, staged
 
@@ -258,20 +257,6 @@ def test_in_the_order_in_which_they_came(tree: Tree) -> None:
     assert under_way("t", 0, "q-2-0-0.staged")
     held.run()
     assert tree.read("t/0") == b"0\n1\n2\n"
-
-
-def test_orphans_but_for_what_is_asked_for(tree: Tree) -> None:
-    held = Held(tree)
-    asked = request(tree, 0, b"a")
-    request(tree, 1, b"b", partition=1)
-    for path in Path(tree.manager.path).glob("t-*/*.staged"):
-        os.utime(path, (1, 1))
-    write(opened(tree), 0, line(asked, "one"))
-    assert tree.fs.owner_requests.remove_orphans(Task()).files == 1
-    assert "removed 1 staged file that no request named" in tree.events()
-    assert left(tree.manager.path) == ["q-0-0-0.staged"]
-    held.run()
-    assert tree.read("t/0") == b"a\n"
 
 
 def test_cancelled_by_the_end(tree: Tree) -> None:
