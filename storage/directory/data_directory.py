@@ -32,6 +32,7 @@ from storage.errors import InvalidTopic, PolicyViolation, ReadOnlyLog, TopicExis
 from storage.files import Files
 from storage.log.group import LogGroup
 from storage.log.log import Log
+from storage.plural import counted
 from storage.recovery.partition import LogLoader
 from storage.recovery.promises import PartitionFiles, Promises
 from storage.retention.retention import check_policy
@@ -214,7 +215,9 @@ class DataDirectory:
         assert not self.left_out, "who makes topics has all of a directory open"
         self.files.check_room()
         if name in self.topics:
-            raise TopicExists(f"topic {name!r} already exists", path=self.path)
+            # It has fewer partitions if its creation was interrupted.
+            present = counted(len(self.topics[name].numbers), "partition")
+            raise TopicExists(f"topic {name!r} already exists, with {present}", path=self.path)
         self.topics.check_collisions(name)
         self.check_may_create()
         self.settings.check_known()

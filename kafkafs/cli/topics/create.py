@@ -41,7 +41,8 @@ def command(words: Sequence[str], partitions: int | None, out: Output) -> None:
     The topic belongs to the user who runs the command. The mode of the topic is 0777 without the
     bits of the umask. create checks all settings together, by Kafka's rules. If a name or a setting
     is wrong, or if the topic exists, create fails and creates nothing. The topic and its settings
-    appear at the same time.
+    appear at the same time. If the command is killed, the topic may have fewer partitions: delete
+    it, and create it again.
 
     If DATA is mounted, the daemon creates the topic, but only for the user who mounted DATA. Other
     users create a topic with mkdir. The command fails while a process other than the mount's daemon
@@ -86,8 +87,20 @@ def _checked(address: Address, topic: str, partitions: int | None, settings: dic
 
     files = Files(address.data_dir)
     paths.check_new_name(topic)
-    if topic in paths.partitions_in(files.listing(address.data_dir)):
-        raise TopicExists(f"topic {topic!r} already exists", path=address.data_dir)
-    found = Settings(files, address.data_dir, check_policy)
-    found.checked(topic, settings)
-    return found.broker.num_partitions if partitions is None else partitions
+    there = files.listing(address.data_dir)
+    found = paths.partitions_in(there)
+    # Opening the directory finishes an interrupted deletion.
+    if topic in found and not any(_is_deleted(topic, name) for name, _ in there):
+        count = counted(len(found[topic]), "partition")
+        raise TopicExists(f"topic {topic!r} already exists, with {count}", path=address.data_dir)
+    known = Settings(files, address.data_dir, check_policy)
+    known.checked(topic, settings)
+    return known.broker.num_partitions if partitions is None else partitions
+
+
+def _is_deleted(topic: str, name: str) -> bool:
+    """Return whether a directory of this name may be a deleted partition of the topic."""
+    from storage.paths import parse_aside_directory
+
+    aside = parse_aside_directory(name)
+    return aside is not None and aside.kind == "delete" and topic.startswith(aside.topic)

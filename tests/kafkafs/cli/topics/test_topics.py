@@ -276,7 +276,7 @@ def test_a_topic_that_cannot_be_created(way: Way) -> None:
     way.run("create", "a.b")
     before = way.entries()
     for topic, words, reason in (
-        ("there", (), "'there' already exists"),
+        ("there", (), "'there' already exists, with 2 partitions"),
         ("a_b", (), "collides with 'a.b'"),
         ("bad name", (), "letters, digits"),
         ("__consumer_offsets", (), "Choose another name"),
@@ -291,6 +291,21 @@ def test_a_topic_that_cannot_be_created(way: Way) -> None:
         assert reason is None or reason in done.stderr
         assert done.stderr.startswith("kafkafs: ")
         assert way.entries() == before
+
+
+@pytest.mark.programs
+def test_a_topic_whose_deletion_was_killed_can_be_created(place: Place) -> None:
+    assert kafkafs("create", place.data, "orders", "--partitions", 2).returncode == 0
+    assert kafkafs("delete", place.data, "orders").returncode == 0
+    # As if the command was killed before it had renamed the second partition.
+    (second,) = place.data.glob("orders-1.*-delete")
+    second.rename(place.data / "orders-1")
+    done = kafkafs("create", place.data, "orders")
+    assert (done.stdout, done.stderr) == ("created orders with 1 partition\n", "")
+    done = kafkafs("create", place.data, "orders")
+    assert "'orders' already exists, with 1 partition\n" in done.stderr
+    with LogManager.open(str(place.data)) as manager:
+        assert check(manager) == []
 
 
 @pytest.mark.programs
