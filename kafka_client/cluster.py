@@ -15,6 +15,7 @@ from kafka_client.addresses import HostPort, is_host, is_topic
 from kafka_client.connection import TIMEOUT_S, Connection
 from kafka_client.errors import BrokerError, BrokerUnreachable, ClientError, ProtocolViolation
 from kafka_client.properties import ClientSettings
+from storage.errors import InvalidConfig, reason_of
 from storage.settings.messages import Struct
 
 UNKNOWN_TOPIC: Final = 3
@@ -97,10 +98,19 @@ class Cluster:
         return cluster
 
     def connection(self, address: HostPort, connect_s: float | None = None) -> Connection:
-        """Return the open connection to a broker, or connect. Errors: those of `Connection`."""
+        """Return the open connection to a broker, or connect. Errors: those of `Connection`.
+
+        Once the brokers are known, an error of a file is BrokerUnreachable, such as that of a
+        certificate that is just replaced by the next one.
+        """
         connection = self._connections.get(address)
         if connection is None or not connection.is_usable():
-            connection = Connection(address, self.settings, connect_s)
+            try:
+                connection = Connection(address, self.settings, connect_s)
+            except (OSError, InvalidConfig) as error:
+                if not self.metadata.brokers:
+                    raise
+                raise BrokerUnreachable(reason_of(error)) from None
             self._connections[address] = connection
         return connection
 

@@ -25,7 +25,7 @@ from kafka_client.errors import (
     UnknownOutcome,
 )
 from kafka_client.fetch import Position
-from kafka_client.properties import ClientSettings
+from kafka_client.properties import ClientSettings, Tls
 from kafka_client.requests import (
     LATEST,
     Committed,
@@ -172,6 +172,20 @@ def test_all_brokers_are_gone(quick: None, pair: Pair, cluster: Cluster) -> None
         broker.__exit__()
     error = list_offsets(cluster, {TOPIC: LATEST})[TOPIC]
     assert isinstance(error, BrokerUnreachable)
+
+
+def test_a_certificate_that_is_missing_later_is_waited_for(
+    quick: None, pair: Pair, cluster: Cluster
+) -> None:
+    """It may just be replaced by the next one."""
+    settings = ClientSettings(tls=Tls("/none/ca.pem"))
+    with Cluster([pair.brokers[0].address], settings) as later:
+        with pytest.raises(FileNotFoundError):
+            later.refresh()
+        later.metadata = cluster.refresh()
+        found = list_offsets(later, {TOPIC: LATEST})[TOPIC]
+        assert isinstance(found, BrokerUnreachable)
+        assert "/none/ca.pem" in str(found)
 
 
 def test_the_next_of_the_bootstrap_servers_is_tried(pair: Pair) -> None:
