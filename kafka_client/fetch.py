@@ -79,8 +79,9 @@ class Fetched:
 class Fetcher:
     """Fetches partitions from one broker, over a connection that may be set later.
 
-    Add and remove partitions between `receive` and `send` only. A broker whose answers to Fetch do
-    not report a divergence is first asked where the last epochs of added positions end.
+    Partitions may be added and removed while a request is under way: its answer about them is
+    skipped. A broker whose answers to Fetch do not report a divergence is first asked where the
+    last epochs of added positions end.
     """
 
     def __init__(
@@ -108,9 +109,10 @@ class Fetcher:
         self._asked: dict[TopicPartition, Position] = {}
         self._changed: dict[TopicPartition, None] = {}
         self._names: dict[bytes, str] = {}
-        # Positions whose history is not compared yet, and whether the request under way does that.
+        # Positions whose history is not compared yet, and those that the request under way asks
+        # about.
         self._uncompared: dict[TopicPartition, Position] = {}
-        self._is_comparing = False
+        self._comparing: dict[TopicPartition, Position] = {}
         self.is_under_way = False
         # Whether a partition in the session was added again: only another session answers about it.
         self._is_renewed = False
@@ -198,7 +200,7 @@ class Fetcher:
         topics = by_topic(self._uncompared, self._epoch_of, _NAMES)
         data = {"replicaId": _CONSUMER, "topics": topics}
         self.connection.send("OffsetForLeaderEpoch", data)
-        self._is_comparing = True
+        self._comparing = dict(self._uncompared)
 
     def _epoch_of(self, partition: TopicPartition) -> Struct:
         position = self._uncompared[partition]
@@ -217,8 +219,7 @@ class Fetcher:
         self.is_under_way = self.is_quiet = False
         answer = self.connection.receive()
         self.answered_at = time.monotonic()
-        if self._is_comparing:
-            self._is_comparing = False
+        if self._comparing:
             return list(self._take_epochs(answer))
         code = answer["errorCode"]
         if code:
@@ -242,11 +243,14 @@ class Fetcher:
     def _take_epochs(self, answer: Struct) -> Iterator[Fetched]:
         """Yield the partitions that this broker does not continue, as its Fetch would."""
         assert self.connection is not None
-        asked, self._uncompared = self._uncompared, {}
+        asked, self._comparing = self._comparing, {}
         found = dict(results(self.connection, answer, _EPOCH_NAMES))
         if not asked.keys() <= found.keys():
             raise self.connection.violation("its answer lacks partitions")
         for partition, position in asked.items():
+            if self._uncompared.get(partition) is not position:
+                continue
+            del self._uncompared[partition]
             epoch, end = found[partition]["leaderEpoch"], found[partition]["endOffset"]
             code = found[partition]["errorCode"] or (_OFFSET_OUT_OF_RANGE if end < 0 else 0)
             each = Fetched(partition, memoryview(b""), position.offset, -1, -1, -1)

@@ -15,7 +15,15 @@ from kafka_client.fetch import Fetcher, Position, check_batches
 from kafka_client.properties import ClientSettings
 from storage.errors import CorruptRecord
 from storage.settings.messages import Struct
-from tests.kafka_client.fake_broker import END, ID, FakeBroker, answer, batch, partition
+from tests.kafka_client.fake_broker import (
+    END,
+    ID,
+    FakeBroker,
+    all_versions,
+    answer,
+    batch,
+    partition,
+)
 
 TOPIC = TopicPartition("t", 0)
 
@@ -215,6 +223,33 @@ def sent(broker: FakeBroker) -> list[tuple[int, int, list[int], list[int]]]:
         for name, _, data in broker.requests
         if name == "Fetch"
     ]
+
+
+def test_positions_are_added_while_others_are_compared() -> None:
+    """The next request compares them. The answer about a position that has changed is skipped."""
+
+    def epochs(_version: int, data: Struct) -> Struct:
+        found = {"leaderEpoch": 3, "endOffset": 7}
+        parts = [
+            {"partition": each["partition"], **found} for each in data["topics"][0]["partitions"]
+        ]
+        return {"topics": [{"topic": "t", "partitions": parts}]}
+
+    other = TopicPartition("t", 1)
+    with (
+        FakeBroker(
+            ApiVersions=all_versions({"Fetch": (4, 11)}), OffsetForLeaderEpoch=epochs
+        ) as broker,
+        contextlib.closing(Connection(broker.address, ClientSettings())) as connection,
+    ):
+        fetcher = Fetcher(connection)
+        fetcher.add(TOPIC, Position(10, 3))
+        fetcher.send()
+        fetcher.add(TOPIC, Position(5, 3))
+        fetcher.add(other, Position(10, 3))
+        assert fetcher.receive() == []
+        fetcher.send()
+        assert [(each.partition, each.diverging) for each in fetcher.receive()] == [(other, (3, 7))]
 
 
 def test_a_session_sends_changes_only(broker: FakeBroker, fetcher: Fetcher) -> None:
