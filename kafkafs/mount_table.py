@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -37,8 +38,10 @@ def mounts(process: str = "self") -> Iterator[Mounted]:
     """The mount table, as a process sees it; of several mounts at one place the topmost comes
     last. OSError.
     """
+    # Paths of the command line are decoded in the locale's encoding, too.
+    encoding = sys.getfilesystemencoding()
     name = f"/proc/{process}/mountinfo"
-    with open(name, encoding="utf-8", errors="surrogateescape", newline="\n") as table:
+    with open(name, encoding=encoding, errors="surrogateescape", newline="\n") as table:
         for line in table:
             fields = line.split(" ")
             kind, source, options = fields[fields.index("-") + 1 :][:3]

@@ -47,11 +47,8 @@ def _held(pid: int, path: str) -> Iterator[str]:
                 name = _below(path, os.readlink(f"/proc/{pid}/fd/{number}"))
                 if name is not None:
                     yield name or "the top directory"
-    with (
-        contextlib.suppress(OSError),
-        open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape") as maps,
-    ):
-        for mapped in _MAPPED.findall(maps.read()):
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as maps:
+        for mapped in _MAPPED.findall(os.fsdecode(maps.read())):
             name = _below(path, mapped)
             if name is not None:
                 yield name

@@ -103,6 +103,26 @@ def test_odd_names_of_directories(tmp_path: Path) -> None:
         assert (place.data / "orders-0").is_dir()
 
 
+def test_a_locale_with_another_encoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = tmp_path / "día"
+    base.mkdir()
+    place = Place(base)
+    place.mount()
+    try:
+        with monkeypatch.context() as environment:
+            for name in ("PYTHONUTF8", "PYTHONCOERCECLOCALE"):
+                environment.setenv(name, "0")
+            environment.setenv("LC_ALL", "C")  # whose encoding is ASCII
+            second = kafkafs("mount", place.data, place.path)
+            listed = kafkafs("mounts")
+            ended = kafkafs("umount", place.path)
+    finally:
+        place.end()
+    assert "is already mounted here" in second.stderr
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
 def test_the_daemon_is_in_the_background(place: Place) -> None:
     place.mount()
     pid = place.pid
