@@ -309,7 +309,8 @@ class _Shown:
         if self._is_endless and self._facts.is_complete:
             self._is_up_to_date = True
             self._progress.close()
-            warn(f"up to date: {self._state()}")
+            is_all = not (self._facts.waiting or self._facts.faults)
+            warn(f"{'up to date' if is_all else 'no more can be copied now'}: {self._state()}")
 
     def _write(self, path: str) -> None:
         """Write the metrics. Errors: OSError at first. Later, the mirror works without the file."""

@@ -21,8 +21,9 @@ from kafkafs.mount_table import find
 from storage import LogManager
 from storage.settings.messages import Struct
 from tests.fork_server import KAFKAFS
+from tests.kafka_client.fake_broker import batch
 from tests.kafkafs.cli.conftest import Place, kafkafs
-from tests.kafkafs.mirror.fake_source import Source, SourceTopic
+from tests.kafkafs.mirror.fake_source import OTHER_ID, Source, SourceLog, SourceTopic
 from tests.mount.test_service_manager import Manager
 from tests.waits import HANG_S
 
@@ -164,3 +165,24 @@ def test_standard_error_that_takes_nothing_does_no_harm(tmp_path: Path, reader: 
             process.kill()
             process.wait()
     assert (process.returncode, said) == (0, "copied 0 records, 0B\n")
+
+
+@pytest.mark.programs
+def test_a_mirror_with_a_partition_that_waits_is_not_up_to_date(tmp_path: Path) -> None:
+    damaged = SourceLog([batch(0), batch(5)[:-1] + b"x"])
+    with Source(orders=SourceTopic(), damaged=SourceTopic(OTHER_ID, logs={0: damaged})) as source:
+        words = (f"kafka://{source.address}", str(tmp_path / "backup"))
+        process = subprocess.Popen(
+            [*KAFKAFS, "mirror", *words], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert process.stderr is not None
+            lines = [process.stderr.readline(), process.stderr.readline()]
+            process.terminate()
+            process.communicate(timeout=HANG_S)
+        finally:
+            process.kill()
+            process.wait()
+    assert lines[0].startswith("kafkafs: damaged:0: waits: ")
+    expected = "kafkafs: no more can be copied now: 2 partitions, 5 records behind, 1 waiting\n"
+    assert lines[1] == expected
