@@ -46,7 +46,9 @@ def _look(mounted: mount_table.Mounted) -> LiveMount:
         state = {Answer.GIVEN: "serving", Answer.DEAD: "dead", Answer.NONE: "stuck"}[answer]
         if said:
             facts = json.loads(said)
-            data, options, pid = facts["data"], facts["options"], pid or facts["pid"]
+            data, options = facts["data"], facts["options"]
+            if pid is None and not mount_point.is_elsewhere(facts["pid"], mounted):
+                pid = facts["pid"]
     since_ms = None if pid is None else _started_ms(pid)
     return LiveMount(data, mounted.path, pid, since_ms, options, state)
 

@@ -163,7 +163,7 @@ def _serves(pid: str, mounted: Mounted) -> bool | None:
     return serves
 
 
-def _is_elsewhere(pid: int, mounted: Mounted) -> bool:
+def is_elsewhere(pid: int, mounted: Mounted) -> bool:
     """Whether the daemon of a mount, which has this process id, runs in another PID namespace."""
     try:
         return _serves(str(pid), mounted) is False
@@ -318,7 +318,7 @@ def unmount_and_wait(
         pid, _ = find_daemon(mounted)
     else:
         answer, pid = ask(path)
-        if pid is not None and _is_elsewhere(pid, mounted):
+        if pid is not None and is_elsewhere(pid, mounted):
             pid = None
         if pid is None and answer is not Answer.DEAD:
             # The daemon does not answer, or not to this user.

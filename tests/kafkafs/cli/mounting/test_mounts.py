@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from datetime import datetime
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.kafkafs.cli.conftest import Place, ending, kafkafs
+from tests.fork_server import KAFKAFS
+from tests.kafkafs.cli.conftest import ROOT, Place, ending, kafkafs
 from tests.kafkafs.cli.mounting.test_mount import stopped
+from tests.waits import HANG_S
 
 pytestmark = pytest.mark.programs
 
@@ -42,6 +45,18 @@ def test_what_is_mounted_is_listed_with_its_daemon(place: Place) -> None:
         "state": "serving",
         "options": "rw,memory=1048576,show_dot,umask=27,noexec",
     }
+
+
+def test_a_daemon_in_another_pid_namespace_has_no_process_id(place: Place) -> None:
+    place.mount()
+    command = [*KAFKAFS, "mounts", "--json"]
+    inside = ["unshare", "--pid", "--fork", "--mount-proc", *command]
+    done = subprocess.run(inside, capture_output=True, text=True, cwd=ROOT, timeout=HANG_S)
+    assert (done.returncode, done.stderr) == (0, "")
+    (found,) = [
+        each for each in json.loads(done.stdout)["result"] if each["mount"] == str(place.path)
+    ]
+    assert (found["state"], found["pid"], found["since"]) == ("serving", None, None)
 
 
 def test_for_people_it_is_a_table(place: Place) -> None:
