@@ -307,10 +307,10 @@ def unmount_and_wait(
         raise MountError(
             f"{path}: mounted by user {mounted.user}; only that user and root may unmount it"
         )
-    with contextlib.suppress(FileNotFoundError):  # the working directory was deleted
-        if os.path.commonpath([path, os.getcwd()]) == path:
-            # A process whose working directory lies in it keeps the mount busy.
-            os.chdir("/")
+    # (os.getcwd would ask the daemon of a removed mount.)
+    if os.path.commonpath([path, os.readlink("/proc/self/cwd")]) == path:
+        # A process whose working directory lies in it keeps the mount busy.
+        os.chdir("/")
     if lazy and not force:
         unmount(path, lazy=True)
         return

@@ -266,6 +266,27 @@ def test_what_a_killed_daemon_left_is_cleaned_at_the_next_mount(place: Place) ->
         os.close(descriptor)
 
 
+def test_umount_in_a_dead_mount_that_was_removed(place: Place) -> None:
+    place.mount()
+    with ending(place.pid):
+        script = (
+            'cd "$1"; kill -KILL "$2"; fusermount3 -u -z "$1"; read -r again; shift 2; exec "$@"'
+        )
+        command = ["sh", "-c", script, "sh", str(place.path), str(place.pid)]
+        # -I: Python imports nothing from the working directory.
+        umount = [sys.executable, "-I", *KAFKAFS[1:], "umount", str(place.path)]
+        inside = subprocess.Popen(
+            [*command, *umount], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+    with inside:
+        while mount_table.find(str(place.path)) is not None:
+            os.sched_yield()
+        place.mount()
+        _, said = inside.communicate(b"\n", HANG_S)
+    assert (inside.returncode, said) == (0, b"")
+    assert mount_table.find(str(place.path)) is None
+
+
 def test_progress_of_a_slow_opening_is_shown_on_a_terminal(place: Place) -> None:
     place.mount()
     for topic in ("a", "b", "c"):
