@@ -237,6 +237,7 @@ def is_of_word(byte: bytes) -> bool:
         ("aé€".encode() + b"\xe2\x82", False, False, ["€".encode(), "é".encode()]),
         (b"10.1.2.3", True, True, [b"10.1.2.3"]),
         (b"10.1.2.3", False, True, [b"1", b"2", b"3"]),
+        (b"10.1.2.3", True, False, [b"10", b"1", b"2"]),
         (b"9.10.1.2.3", False, True, [b"10.1.2.3"]),
         (b"1.2.3.4.5", True, True, [b"1.2.3.4", b"2.3.4.5"]),
         (b"1234.1.1.1", True, True, [b"1234", b"1"]),
@@ -302,8 +303,9 @@ def test_pages_in_the_wrong_places(tmp_path: Path) -> None:
         both.append(path.read_bytes())
     good, other = both
     assert len(good) == len(other)
-    for at in range(HEADER_SIZE, len(good), 50):
-        path.write_bytes(good[:at] + other[at : at + 700] + good[at + 700 :])
+    pieces = [(at, at + 700) for at in range(HEADER_SIZE, len(good), 50)]
+    for start, end in [*pieces, (HEADER_SIZE, len(good))]:
+        path.write_bytes(good[:start] + other[start:end] + good[end:])
         assert_never_too_few(segment, path, expected)
         assert (check(segment, str(path)) is None) == (path.read_bytes() == good)
 
