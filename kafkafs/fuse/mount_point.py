@@ -45,6 +45,8 @@ _EXIT_STATUS = 52 - 3
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO = struct.Struct("=Q52xi")
 _PIDFD_INFO_EXIT = 1 << 3
+# PROC_PID_INIT_INO of include/linux/proc_ns.h.
+_INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 # Of umount2(2).
 _MNT_FORCE = 1
 _UMOUNT_NOFOLLOW = 8
@@ -127,8 +129,9 @@ def find_daemon(mounted: Mounted) -> tuple[int | None, bool]:
     """The process that serves a mount; and, if it found none, whether there certainly is none.
 
     The kernel shows in /proc/PID/fdinfo the connection (the device's minor number) of a descriptor
-    of /dev/fuse. Older kernels do not, and only root sees other users' processes. It looks only at
-    processes named `NAME`, since looking at a descriptor holds it open.
+    of /dev/fuse. Older kernels do not, only root sees other users' processes, and nobody sees those
+    outside of the own PID namespace. It looks only at processes named `NAME`, since looking at a
+    descriptor holds it open.
 
     A daemon that still writes, or was stopped, when its mount ended keeps its connection, whose
     number another mount may have by now. So of several daemons it is the one that started last.
@@ -142,6 +145,7 @@ def find_daemon(mounted: Mounted) -> tuple[int | None, bool]:
             is_certain = is_certain and serves is not None
     if last > (0, 0):
         return last[1], True
+    is_certain = is_certain and os.stat("/proc/self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE
     return None, is_certain and os.geteuid() in (0, mounted.user)
 
 

@@ -567,6 +567,19 @@ def test_neither_mount_nor_umount_waits_for_a_stopped_daemon(place: Place) -> No
     place.umount()
 
 
+def test_a_stopped_daemon_that_another_pid_namespace_does_not_show(place: Place) -> None:
+    place.mount()
+    mounted, before = mount_table.find(str(place.path)), ["unshare", "--pid", "--fork"]
+    with stopped(place.pid):
+        for words in (["mount", str(place.data)], ["umount"]):
+            command = [*before, "--mount-proc", *KAFKAFS, *words, str(place.path)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
+            assert (done.returncode, done.stdout) == (3, "")
+            assert "does not answer. To end " in done.stderr
+    assert mount_table.find(str(place.path)) == mounted
+    assert place.pid
+
+
 def test_a_stopped_daemon_is_unmounted_by_force(place: Place) -> None:
     place.mount()
     pid = place.pid
