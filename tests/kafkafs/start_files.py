@@ -78,15 +78,8 @@ class Oracle:
             at += header.size
 
     def of_time(self, timestamp_ms: int) -> int | None:
-        """As LogSegment.findOffsetByTimestamp: in the first segment that can have it."""
-        for segment in self.log.segments:
-            if segment.largest_timestamp >= timestamp_ms:
-                for record in self.records:
-                    inside = segment.base_offset <= record.offset < segment.next_offset
-                    if inside and record.timestamp >= timestamp_ms:
-                        return record.offset
-                return None
-        return None
+        """The first record with at least this timestamp."""
+        return next((each.offset for each in self.records if each.timestamp >= timestamp_ms), None)
 
     def of_last(self, count: int) -> int:
         if not count:
