@@ -27,7 +27,12 @@ from tests.storage.logs import batch
 SEGMENT_BYTES = 20_000
 # The last one waits for the disk with each write.
 FLAGS = [0, 0, 0, os.O_DSYNC]
-GONE = {"Transport endpoint is not connected", "Software caused connection abort"}
+GONE = {
+    "Transport endpoint is not connected",
+    "Software caused connection abort",
+    # Of a request that the kernel was just giving to the killed daemon (`fuse_dev_do_read`).
+    "Input/output error",
+}
 
 
 def acknowledged_lines(name: str, size: int) -> list[bytes]:

@@ -23,7 +23,8 @@ import pytest
 from tests.mount.mounting import Mount, check_data, mounted
 from tests.waits import HANG_S
 
-GONE = (errno.ENOTCONN, errno.ECONNABORTED)
+#: EIO: of a request that the kernel was just giving to the killed daemon (`fuse_dev_do_read`).
+GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO)
 #: The action of each process, and its partition. Records of partition 0 are deleted.
 ROLES = (
     *("append 0", "append 0", "append 1", "append 1"),
