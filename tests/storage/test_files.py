@@ -141,8 +141,9 @@ def test_other_errors_of_reading_without_waiting_are_errors(tmp_path: Path) -> N
 def test_names(tmp_path: Path) -> None:
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     files.mkdir(a, 0o755)
-    assert files.names(str(tmp_path)) == ["a"]
+    assert files.listing(str(tmp_path)) == [("a", "directory")]
     files.close(files.open(os.path.join(a, "f"), CREATE))
+    assert files.names(a) == ["f"]
     files.rename(a, b)
     files.sync_directory(str(tmp_path))
     assert files.exists(os.path.join(b, "f"))
@@ -191,7 +192,7 @@ def test_replace_atomically(tmp_path: Path) -> None:
     files.replace_atomically(path, b"one")
     files.replace_atomically(path, b"two", sync=False)
     assert files.read_whole(path) == b"two"
-    assert files.names(str(tmp_path)) == ["f"]
+    assert files.listing(str(tmp_path)) == [("f", "file")]
     with pytest.raises(FileNotFoundError):
         files.read_whole(str(tmp_path / "none"))
 
@@ -211,7 +212,7 @@ def test_a_failed_replacement_leaves_the_old_file_alone(tmp_path: Path) -> None:
     (target / "inside").touch()
     with pytest.raises(OSError, match="directory"):
         files.replace_atomically(str(target), b"data")
-    assert files.names(str(tmp_path)) == ["f"]
+    assert files.listing(str(tmp_path)) == [("f", "directory")]
 
 
 def test_an_interrupt_leaves_no_temporary_file(tmp_path: Path) -> None:

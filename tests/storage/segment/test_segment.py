@@ -287,6 +287,23 @@ def test_every_offset_is_found(segment: Segment) -> None:
     assert last[0] == starts[-1]
 
 
+def wrong_by(entries: bytes, size: int, wrong: int) -> bytes:
+    """Index entries of this size, whose last four bytes have a number that is wrong by `wrong`."""
+    return b"".join(
+        entries[at : at + size - 4]
+        + (int.from_bytes(entries[at + size - 4 : at + size], "big") + wrong).to_bytes(4, "big")
+        for at in range(0, len(entries), size)
+    )
+
+
+def sealed_again(segment: Segment, directory: Path, *, writable: bool) -> Segment:
+    """The same segment, opened once more."""
+    other = Segment(Files(), str(directory), BASE, CONFIG, writable=writable)
+    summary = SegmentSummary(segment.size, segment.next_offset, 0, NOW_MS, NOW_MS, BASE)
+    other.restore(summary, sealed=True)
+    return other
+
+
 @pytest.mark.parametrize("writable", [False, True])
 def test_an_index_counts_where_a_batch_lies_that_it_can_mean(
     segment: Segment, tmp_path: Path, writable: bool
@@ -299,16 +316,8 @@ def test_an_index_counts_where_a_batch_lies_that_it_can_mean(
     offset = segment.next_offset - 1
     for damage in (0, 1, 60):
         # The positions of all entries are wrong by `damage` bytes.
-        index.write_bytes(
-            b"".join(
-                entries[at : at + 4]
-                + (int.from_bytes(entries[at + 4 : at + 8], "big") + damage).to_bytes(4, "big")
-                for at in range(0, len(entries), 8)
-            )
-        )
-        other = Segment(Files(), str(tmp_path), BASE, CONFIG, writable=writable)
-        summary = SegmentSummary(segment.size, segment.next_offset, 0, NOW_MS, NOW_MS, BASE)
-        other.restore(summary, sealed=True)
+        index.write_bytes(wrong_by(entries, 8, damage))
+        other = sealed_again(segment, tmp_path, writable=writable)
         assert (other.position_before(offset) > 0) == (damage == 0)
         found = SegmentReader(other).locate(offset)
         assert found is not None
@@ -324,16 +333,8 @@ def test_a_time_entry_counts_if_its_batch_has_this_time(segment: Segment, tmp_pa
     entries = index.read_bytes()
     for late in (0, 4):
         # The offsets of all entries are wrong by `late`.
-        index.write_bytes(
-            b"".join(
-                entries[at : at + 8]
-                + (int.from_bytes(entries[at + 8 : at + 12], "big") + late).to_bytes(4, "big")
-                for at in range(0, len(entries), 12)
-            )
-        )
-        other = Segment(Files(), str(tmp_path), BASE, CONFIG, writable=True)
-        summary = SegmentSummary(segment.size, segment.next_offset, 0, NOW_MS, NOW_MS, BASE)
-        other.restore(summary, sealed=True)
+        index.write_bytes(wrong_by(entries, 12, late))
+        other = sealed_again(segment, tmp_path, writable=True)
         found = [SegmentReader(other).position_before_time(NOW_MS + n) for n in range(12)]
         assert all(at <= start for at, start in zip(found, starts, strict=True))
         assert any(found) == (late == 0)
